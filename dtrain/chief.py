@@ -1,0 +1,101 @@
+"""The chief's work: an experiment, a strategy and a session put together."""
+
+import importlib.metadata
+import os
+from collections.abc import Callable
+
+from dtrain import errors, experiment, version
+from dtrain.cluster.spec import Cluster
+from dtrain.config import RunConfig
+from dtrain.console import Console
+from dtrain.launch.signals import Signals
+from dtrain.runtime import preflight
+from dtrain.session.callbacks.base import Callback
+from dtrain.session.callbacks.checkpoint import CheckpointSaver
+from dtrain.session.callbacks.evaluation import Evaluator
+from dtrain.session.callbacks.nan import NanStopper
+from dtrain.session.callbacks.progress import ProgressDisplay
+from dtrain.session.callbacks.summary import SummaryWriter
+from dtrain.session.session import Session
+from dtrain.strategies.base import Trainer
+from dtrain.strategies.local import LocalTrainer
+from dtrain.strategies.ps import PsTrainer
+
+
+def lead(
+    function: Callable[[RunConfig], experiment.Experiment],
+    config: RunConfig,
+    cluster: Cluster | None,
+    check: Callable[[], None] | None,
+    console: Console,
+    signals: Signals,
+) -> dict:
+    """Trains; returns what the result file holds, but for the cluster.
+
+    Args:
+        function: what to train.
+        config: with an absolute `model_dir`.
+        cluster: with this process as its chief; `None` for one process.
+        check: called while others are waited for; raises what should end the wait.
+        console: for the terminal.
+        signals: noted ones stop the run after a checkpoint.
+
+    Raises:
+        DtrainError: the run failed, or was interrupted.
+    """
+    what, config = experiment.build(function, config)
+    config = config.replace(experiment=experiment.display_name(config.experiment))
+    os.makedirs(config.model_dir, exist_ok=True)
+    if cluster is not None:
+        preflight.wait_for_servers(cluster, config.startup_timeout, console, check)
+    trainer = _make_trainer(what, config, cluster, check, console)
+    _show_banner(trainer, config, cluster, console)
+    callbacks = [*_make_callbacks(config), *_check_callbacks(what.callbacks())]
+    return Session(trainer, config, callbacks, console, signals).run()
+
+
+def _make_trainer(what, config, cluster, check, console) -> Trainer:
+    if config.strategy == "ps":
+        return PsTrainer(what, config, cluster, console, check)
+    return LocalTrainer(what, config)
+
+
+def _make_callbacks(config: RunConfig) -> list[Callback]:
+    """Returns the chief's own callbacks. Order matters: save, then evaluate."""
+    return [
+        NanStopper(),
+        ProgressDisplay(config.log_every),
+        SummaryWriter(config.model_dir, config.summary_every),
+        CheckpointSaver(config.checkpoint_every, config.checkpoint_secs),
+        Evaluator(config.eval_every),
+    ]
+
+
+def _check_callbacks(callbacks: list) -> list[Callback]:
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise errors.UsageError(
+                f"Experiment(callbacks=...) returned {callback!r}. Give objects of "
+                "classes derived from dtrain.Callback."
+            )
+    return callbacks
+
+
+def _show_banner(
+    trainer: Trainer, config: RunConfig, cluster: Cluster | None, console: Console
+) -> None:
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(package)}"
+        for name, package in (("TensorFlow", "tensorflow"), ("Keras", "keras"))
+    )
+    console.line(f"dtrain {version.__version__} ({versions})")
+    console.line(
+        f"  {config.experiment}, --strategy={config.strategy}: {config.train_steps} "
+        f"steps, {trainer.examples_per_step} examples each"
+    )
+    if cluster is not None:
+        for task in cluster.tasks():
+            console.line(f"  {task} on {cluster.address(task)}")
+    for line in trainer.description:
+        console.line(f"  {line}")
+    console.line(f"  model_dir {config.model_dir}")

@@ -1,0 +1,1 @@
+"""Describing a cluster: pure data, checked as soon as it is made. No TensorFlow."""

@@ -1,0 +1,129 @@
+"""How to train: the options of one run, checked as soon as they are made.
+
+`RunConfig` has one field a flag, of the same name (see `flags.py`, which holds
+what each one means). What to train is an `Experiment`; where, a `Cluster`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dtrain import errors
+
+STRATEGIES = ("local", "ps")
+CLUSTER_SOURCES = ("auto", "local", "flags", "env", "tf_config")
+
+# What an experiment that declares nothing gets (`dtrain.defaults`).
+DEFAULT_TRAIN_STEPS = 1000
+DEFAULT_BATCH_SIZE = 32
+
+_AT_LEAST = {
+    "train_steps": 1,
+    "batch_size": 1,
+    "seed": 0,
+    "steps_per_loop": 1,
+    "eval_every": 0,
+    "checkpoint_every": 0,
+    "checkpoint_secs": 0,
+    "keep_checkpoints": 1,
+    "summary_every": 0,
+    "log_every": 0,
+    "num_workers": 1,
+    "num_ps": 1,
+    "startup_timeout": 1,
+}
+_SECONDS = ("checkpoint_secs", "startup_timeout")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The options of one run. Each field is the flag of the same name.
+
+    `None` in `train_steps`, `batch_size`, `optimizer` or `learning_rate` means
+    "the experiment's own"; an experiment function sees the first two filled in.
+
+    Raises:
+        UsageError: a value is out of range, or two contradict each other.
+    """
+
+    strategy: str = "ps"
+    experiment: str = "digits_mlp"
+    model_dir: str | None = None
+    data_dir: str | None = None
+    train_steps: int | None = None
+    batch_size: int | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    seed: int = 0
+    steps_per_loop: int | None = None
+    eval_every: int = 0
+    checkpoint_every: int = 1000
+    checkpoint_secs: float = 600.0
+    keep_checkpoints: int = 5
+    summary_every: int = 100
+    log_every: int = 100
+    result_file: str | None = None
+    num_workers: int = 2
+    num_ps: int = 1
+    cluster: str = "auto"
+    ps_hosts: str | None = None
+    worker_hosts: str | None = None
+    chief_host: str | None = None
+    job_name: str | None = None
+    task_index: int | None = None
+    startup_timeout: float = 300.0
+
+    def __post_init__(self):
+        _check_choice("strategy", self.strategy, STRATEGIES)
+        _check_choice("cluster", self.cluster, CLUSTER_SOURCES)
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name not in _SECONDS and not isinstance(value, int):
+                raise errors.UsageError(
+                    f"--{name}={value!r} is not a whole number. Give one of {least} "
+                    "or more."
+                )
+            if value < least:
+                raise errors.UsageError(
+                    f"--{name}={value} is too small. Give {least} or more."
+                )
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise errors.UsageError(
+                f"--learning_rate={self.learning_rate} would not train anything. "
+                "Give a number above 0."
+            )
+
+    def replace(self, **changes: Any) -> "RunConfig":
+        """Returns a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "RunConfig":
+        """Returns a copy whose unset fields are filled from an experiment's own.
+
+        Args:
+            defaults: field name to value; only fields that are `None` take it.
+        """
+        missing = {
+            name: value
+            for name, value in defaults.items()
+            if getattr(self, name) is None
+        }
+        return self.replace(**missing) if missing else self
+
+    def to_flags(self) -> list[str]:
+        """Returns the command-line flags that make this config."""
+        return [
+            f"--{field.name}={getattr(self, field.name)}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise errors.UsageError(
+            f"--{name}={value} is unknown. Choose one of: {', '.join(choices)}."
+            + errors.did_you_mean(value, choices)
+        )

@@ -1,0 +1,90 @@
+"""Every way in which a run can end badly, each with its exit status.
+
+A message says what was given, what is wrong and what to do about it. `main`
+prints it without a traceback and exits with `exit_status`.
+"""
+
+import difflib
+import os
+import signal
+import traceback
+from collections.abc import Iterable
+
+
+class DtrainError(Exception):
+    """A failure that dtrain understands.
+
+    Attributes:
+        exit_status: The status that the command ends with.
+    """
+
+    exit_status = 4
+
+
+class UsageError(DtrainError):
+    """Bad flags, config, cluster description, experiment or data file.
+
+    Raised before training starts; starting the same command again cannot help.
+    """
+
+    exit_status = 2
+
+
+class TaskUnavailable(DtrainError):
+    """A task is missing, or was lost and could not be replaced."""
+
+    exit_status = 3
+
+
+class TrainingFailed(DtrainError):
+    """The model, the loss or the input pipeline failed while training."""
+
+    exit_status = 4
+
+
+class Interrupted(DtrainError):
+    """A signal asked the run to stop; a checkpoint was saved first.
+
+    Args:
+        signum: The signal's number, for instance `signal.SIGTERM`.
+    """
+
+    def __init__(self, signum: int):
+        super().__init__(f"Stopped by {signal.Signals(signum).name}.")
+        self.signum = signum
+        self.exit_status = 128 + signum
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean NAME?" for the nearest known name, else ""."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def describe(error: BaseException) -> str:
+    """Returns an error of somebody else's code: its kind, first line and place.
+
+    The place is the innermost line that is neither dtrain's nor an installed
+    package's, since that is where the user can do something about it.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((package, "<"))
+        and f"{os.sep}site-packages{os.sep}" not in frame.filename
+        and os.path.exists(frame.filename)
+    ]
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {lines[0].strip()}{place}"
+
+
+def from_status(status: int, message: str) -> DtrainError:
+    """Returns the error that stands for another process's exit status."""
+    if status > 128:
+        return Interrupted(status - 128)
+    kinds = (UsageError, TaskUnavailable, TrainingFailed)
+    by_status = {kind.exit_status: kind for kind in kinds}
+    return by_status.get(status, TaskUnavailable)(message)

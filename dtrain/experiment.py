@@ -1,0 +1,259 @@
+"""What to train, never where: `Experiment`, and finding one by its name."""
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from dtrain import config as config_lib
+from dtrain import errors
+
+PACKAGED = ("digits_mlp", "mnist_mlp", "mnist_cnn")
+
+
+@dataclasses.dataclass(frozen=True)
+class InputContext:
+    """Which part of the input this pipeline reads.
+
+    Attributes:
+        num_input_pipelines: how many pipelines read the data together.
+        input_pipeline_id: which of them this one is, 0-based. A Python int, or
+            under `--strategy=ps` a scalar int64 tensor that is only known on the
+            worker; `tf.data.Dataset.shard` takes both.
+        num_replicas_in_sync: replicas that compute one global batch together.
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: Any = 0
+    num_replicas_in_sync: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What to train. All that creates variables or data is a factory.
+
+    Attributes:
+        model: `() -> keras.Model`; called once, where the strategy wants the
+            variables to be.
+        optimizer: `() -> keras.optimizers.Optimizer`.
+        loss: a Keras loss, or `(y_true, y_pred) -> loss per example`; for a model
+            with several outputs a list or dict of them, as in Keras `compile`.
+        train_data: `(ctx) -> batches of (x, y[, sample_weight])`, which shards by
+            the `InputContext` or not, as it likes; or `() -> batches`, of which
+            pipeline i of n then gets every n-th batch. It is repeated for ever.
+        eval_data: the same, finite; `None` for no evaluation.
+        metrics: `() -> [keras.metrics.Metric, ...]`, or by output as `loss`.
+        loss_weights: `None`, or one weight an output, in the structure of `loss`.
+        callbacks: `() -> [dtrain.Callback, ...]`, run on the chief.
+
+    Raises:
+        UsageError: a field that must be a function is none.
+    """
+
+    model: Callable[[], Any]
+    optimizer: Callable[[], Any]
+    loss: Any
+    train_data: Callable[..., Any]
+    eval_data: Callable[..., Any] | None = None
+    metrics: Callable[[], Any] = list
+    loss_weights: Any = None
+    callbacks: Callable[[], list] = list
+
+    def __post_init__(self):
+        optional = ("eval_data",)
+        for name in (
+            "model",
+            "optimizer",
+            "train_data",
+            "eval_data",
+            "metrics",
+            "callbacks",
+        ):
+            value = getattr(self, name)
+            if not callable(value) and not (value is None and name in optional):
+                raise errors.UsageError(
+                    f"Experiment({name}={value!r}) is not a function. Everything "
+                    "that makes variables or data is a function, because the "
+                    f"strategy decides where it is called: {name}=lambda: ..."
+                )
+            # A Keras model is callable, but with inputs: not a factory.
+            if hasattr(value, "trainable_variables"):
+                raise errors.UsageError(
+                    f"Experiment({name}=...) got a {type(value).__name__} that is "
+                    f"already built. Give a function that builds it: {name}=lambda: ..."
+                )
+
+
+def defaults(**values: Any):
+    """Declares an experiment function's own `train_steps` and `batch_size`.
+
+    ```python
+    @dtrain.defaults(train_steps=5000, batch_size=100)
+    def experiment(config):   # config.batch_size is 100, or what the flag says
+        ...
+    ```
+
+    Raises:
+        UsageError: a name that is no field an experiment may set.
+    """
+    allowed = ("train_steps", "batch_size")
+    for name in values:
+        if name not in allowed:
+            raise errors.UsageError(
+                f"dtrain.defaults({name}=...) is not possible. An experiment "
+                f"declares {' and '.join(allowed)}; the rest are flags of the run."
+            )
+
+    def mark(function):
+        function.dtrain_defaults = dict(values)
+        return function
+
+    return mark
+
+
+def find(name: str) -> Callable[[config_lib.RunConfig], Experiment]:
+    """Returns the experiment function that a name stands for.
+
+    Args:
+        name: one that comes with the package, `package.module:function`, or the
+            path of a file that `save` wrote.
+
+    Raises:
+        UsageError: there is no such experiment, or its module fails to import.
+    """
+    if name.endswith(".pickle"):
+        return _load(name)
+    check_name(name)
+    if ":" not in name:
+        name = f"dtrain.experiments.{name}:experiment"
+    module_name, function_name = name.split(":", 1)
+    # A console script has its own folder on the path, not the user's.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name + ".").startswith(error.name + "."):
+            raise errors.UsageError(
+                f"--experiment={name}: there is no module {error.name!r} in "
+                f"{os.getcwd()} or on PYTHONPATH. Start the command where it is, or "
+                "install it."
+            ) from error
+        raise _failed(f"--experiment={name}: importing {module_name}", error) from error
+    except Exception as error:
+        raise _failed(f"--experiment={name}: importing {module_name}", error) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value)]
+        raise errors.UsageError(
+            f"--experiment={name}: {module.__file__} has no function "
+            f"{function_name!r}." + errors.did_you_mean(function_name, known)
+        )
+    return function
+
+
+def check_name(name: str) -> None:
+    """Checks a name as far as that is possible without importing anything.
+
+    Raises:
+        UsageError: it is neither a packaged experiment nor module:function.
+    """
+    module, colon, function = name.partition(":")
+    if name in PACKAGED or name.endswith(".pickle"):
+        return
+    if not colon:
+        raise errors.UsageError(
+            f"--experiment={name} is unknown. The package has: {', '.join(PACKAGED)}. "
+            "Your own is package.module:function." + errors.did_you_mean(name, PACKAGED)
+        )
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        raise errors.UsageError(
+            f"--experiment={name} is no package.module:function. For a file "
+            "my_model.py with a function experiment write my_model:experiment."
+        )
+
+
+def display_name(name: str) -> str:
+    """Returns what to call an experiment: a file's name without folder and ending."""
+    return os.path.basename(name).removesuffix(".pickle")
+
+
+def build(
+    function: Callable[[config_lib.RunConfig], Experiment],
+    config: config_lib.RunConfig,
+) -> tuple[Experiment, config_lib.RunConfig]:
+    """Calls an experiment function with a config that has no gaps.
+
+    Returns:
+        The experiment, and the config with `train_steps` and `batch_size` set.
+
+    Raises:
+        UsageError: the function raises, or returns no `Experiment`.
+    """
+    config = complete(function, config)
+    try:
+        result = function(config)
+    except errors.DtrainError:
+        raise
+    except Exception as error:
+        raise _failed(f"Experiment {config.experiment}", error) from error
+    if not isinstance(result, Experiment):
+        raise errors.UsageError(
+            f"Experiment {config.experiment} returned a {type(result).__name__}. "
+            "It must return dtrain.Experiment(model=..., optimizer=..., ...)."
+        )
+    return result, config
+
+
+def complete(function: Callable, config: config_lib.RunConfig) -> config_lib.RunConfig:
+    """Returns the config with what the experiment function declares filled in."""
+    config = config.with_defaults(getattr(function, "dtrain_defaults", {}))
+    return config.with_defaults(
+        {
+            "train_steps": config_lib.DEFAULT_TRAIN_STEPS,
+            "batch_size": config_lib.DEFAULT_BATCH_SIZE,
+        }
+    )
+
+
+def save(function: Callable, path: str) -> None:
+    """Writes an experiment function to a file that other processes can load.
+
+    What the function's own script or notebook defines travels with it; modules
+    are imported again where it is loaded.
+
+    Raises:
+        UsageError: it refers to something that cannot be pickled.
+    """
+    try:
+        data = cloudpickle.dumps(function)
+    except Exception as error:
+        raise errors.UsageError(
+            f"Experiment {getattr(function, '__name__', function)!r} cannot be sent "
+            f"to the tasks of a local cluster: {error}. It refers to something that "
+            "belongs to this process, such as a model, a file or a lock: make it "
+            "inside the function."
+        ) from error
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def _load(path: str) -> Callable:
+    try:
+        with open(path, "rb") as file:
+            return cloudpickle.load(file)
+    except FileNotFoundError as error:
+        raise errors.UsageError(
+            f"--experiment={path}: there is no such file."
+        ) from error
+    except Exception as error:
+        raise _failed(f"Loading the experiment from {path}", error) from error
+
+
+def _failed(what: str, error: Exception) -> errors.UsageError:
+    """Makes the error for user code that raised."""
+    return errors.UsageError(f"{what} failed: {errors.describe(error)}.")

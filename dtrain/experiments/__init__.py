@@ -1,0 +1,1 @@
+"""The experiments that come with the package, one a file: `--experiment=NAME`."""

@@ -1,0 +1,47 @@
+"""Worker 0's server, beside the chief that worker 0's command becomes.
+
+In the TF1 layout, ps and worker hosts only, worker 0 is the chief. But a process
+that serves cannot coordinate, so the command starts one more process for the
+server, on the address that everybody knows, and coordinates from a free port.
+"""
+
+import os
+
+from dtrain import errors
+from dtrain.cluster import tf_config
+from dtrain.cluster.spec import Cluster, split_address
+from dtrain.config import RunConfig
+from dtrain.launch import ports
+from dtrain.launch.child import Child
+
+_LEAVE_SECONDS = 3.0
+
+
+class ServerBeside:
+    """The process that serves worker 0.
+
+    Attributes:
+        cluster: the cluster with this process as its chief.
+
+    Args:
+        cluster: as described, without a chief.
+        config: `model_dir` must be absolute.
+    """
+
+    def __init__(self, cluster: Cluster, config: RunConfig):
+        worker = cluster.chief
+        host, _ = split_address(cluster.address(worker))
+        host = f"[{host}]" if ":" in host else host
+        chief = f"{host}:{ports.free(1)[0]}"
+        self.cluster = Cluster({**cluster.to_dict(), "chief": [chief]})
+        environ = dict(os.environ, TF_CONFIG=tf_config.build(self.cluster, worker))
+        self._child = Child(worker, self.cluster, config, environ)
+
+    def check(self) -> None:
+        """Raises `TaskUnavailable` if the server is gone."""
+        if self._child.process.poll() is not None:
+            raise errors.TaskUnavailable(self._child.describe_end())
+
+    def stop(self) -> None:
+        """Waits a moment for the server to leave, as it was told; then ends it."""
+        self._child.stop(_LEAVE_SECONDS)

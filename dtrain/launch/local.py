@@ -1,0 +1,201 @@
+"""A local cluster: one process a task, started, watched and stopped from here.
+
+The launcher is never a task. It gives every task its role through TF_CONFIG, its
+log and its GPU, passes signals on to the chief, and ends with the chief's status.
+No task outlives it (see `lifeline`).
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+
+from dtrain import errors
+from dtrain.cluster import tf_config
+from dtrain.cluster.spec import Cluster, Task, split_address
+from dtrain.config import RunConfig
+from dtrain.console import Console
+from dtrain.launch import gpus, ports
+from dtrain.launch.child import Child
+from dtrain.launch.signals import Signals
+
+_POLL_SECONDS = 0.1
+_PORT_TRIES = 5
+_LEAVE_SECONDS = 3.0  # for servers, once the chief is gone
+_SAVE_SECONDS = 60.0  # for the chief, when another task is lost
+_NOTICE_SECONDS = 2.0  # for the chief to end by itself when another task has
+
+# How dtrain's own processes end when they end by themselves. With 3 a server ends
+# that cannot serve; with the others one that its chief told to leave.
+_STATUSES = (0, 2, 3, 4, 129, 130, 143)
+_TOLD = tuple(status for status in _STATUSES if status != 3)
+
+
+class _PortLost(Exception):
+    """Another program took a port between choosing and binding it."""
+
+
+def run(config: RunConfig, environ: Mapping[str, str], console: Console) -> int:
+    """Runs a whole local cluster; returns the exit status of the run.
+
+    Args:
+        config: `model_dir` must be absolute; `num_workers` and `num_ps` are the
+            cluster's size. The rest goes to every task as flags.
+        environ: what the tasks' environments start from.
+        console: for lines about tasks. The chief writes to the terminal itself.
+
+    Raises:
+        TaskUnavailable: a task died, or no ports could be had.
+    """
+    with Signals() as signals:
+        for _ in range(_PORT_TRIES):
+            launcher = _Launcher(config, environ, console, signals)
+            try:
+                return launcher.run()
+            except _PortLost as error:
+                console.line(f"{error} Trying again with other ports.")
+            finally:
+                launcher.stop()
+    raise errors.TaskUnavailable(
+        f"Other programs took the chosen ports {_PORT_TRIES} times in a row. See what "
+        "listens on this machine (ss -tlnp), then start again."
+    )
+
+
+def choose_cluster(num_workers: int, num_ps: int) -> Cluster:
+    """Returns a cluster on free ports of this machine: a chief, workers and ps."""
+    addresses = [f"127.0.0.1:{port}" for port in ports.free(1 + num_workers + num_ps)]
+    return Cluster(
+        {
+            "chief": addresses[:1],
+            "worker": addresses[1 : 1 + num_workers],
+            "ps": addresses[1 + num_workers :],
+        }
+    )
+
+
+class _Launcher:
+    """One try: the processes of a cluster from their start to their end."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        environ: Mapping[str, str],
+        console: Console,
+        signals: Signals,
+    ):
+        self._config = config
+        self._environ = environ
+        self._console = console
+        self._signals = signals
+        self._cluster = choose_cluster(config.num_workers, config.num_ps)
+        self._children: dict[Task, Child] = {}
+
+    def run(self) -> int:
+        for task in self._cluster.tasks():
+            self._start(task)
+        self._write_tasks()
+        chief = self._children[self._cluster.chief]
+        forwarded = 0
+        while chief.process.poll() is None:
+            for signum in self._signals.received[forwarded:]:
+                forwarded += 1
+                if forwarded > 1:  # asked twice: no more waiting for a checkpoint
+                    return 128 + signum
+                chief.process.send_signal(signum)
+            self._update_states()
+            lost = self._find_lost()
+            if lost is not None:
+                self._give_up(lost, chief)
+            time.sleep(_POLL_SECONDS)
+        self._update_states()
+        return self._end(chief)
+
+    def stop(self) -> None:
+        """Ends every task that is still there: first by waiting, then by force."""
+        chief = self._children.get(self._cluster.chief)
+        # A chief that is gone has told the servers, unless it failed before it could.
+        told = chief is not None and chief.process.poll() in _STATUSES
+        deadline = time.monotonic() + (_LEAVE_SECONDS if told else 0.0)
+        for child in self._children.values():
+            child.stop(max(0.0, deadline - time.monotonic()))
+        self._update_states()
+
+    def _start(self, task: Task) -> None:
+        environ = dict(self._environ)
+        environ["TF_CONFIG"] = tf_config.build(self._cluster, task)
+        environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(task, self._environ)
+        # The chief keeps the terminal, and sends all but its lines to its log.
+        keeps_terminal = task == self._cluster.chief
+        self._children[task] = Child(
+            task, self._cluster, self._config, environ, keeps_terminal
+        )
+
+    def _update_states(self) -> None:
+        before = [child.state for child in self._children.values()]
+        for task, child in self._children.items():
+            status = child.process.poll()
+            if status is not None:
+                told = task != self._cluster.chief and status in _TOLD
+                child.state = "exited" if told or status == 0 else "failed"
+            elif child.state == "starting":
+                _, port = split_address(child.address)
+                if ports.listens(child.process.pid, port):
+                    child.was_running = True
+                    child.state = "running"
+        if [child.state for child in self._children.values()] != before:
+            self._write_tasks()
+
+    def _find_lost(self) -> Child | None:
+        """Returns a server that died and was not told to leave.
+
+        Raises:
+            _PortLost: a task died because its port went to another program.
+        """
+        for task, child in self._children.items():
+            if child.state != "failed":
+                continue
+            _, port = split_address(child.address)
+            if not child.was_running and ports.holder(port):
+                raise _PortLost(f"Port {port} of {task} went to another program.")
+            if task != self._cluster.chief:
+                return child
+        return None
+
+    def _give_up(self, lost: Child, chief: Child) -> None:
+        """Reports a lost task, lets the chief save what it can, and raises."""
+        # The chief may be about to end itself, having told the servers or lost a ps.
+        if chief.wait(_NOTICE_SECONDS):
+            return
+        self._console.error(lost.describe_end())
+        chief.process.send_signal(signal.SIGTERM)
+        chief.wait(_SAVE_SECONDS)
+        raise errors.TaskUnavailable(self._how_to_resume(lost))
+
+    def _end(self, chief: Child) -> int:
+        """Returns the run's status once the chief is gone.
+
+        Raises:
+            TaskUnavailable: the chief, or a server before it, died.
+        """
+        lost = self._find_lost()
+        if chief.process.returncode not in _STATUSES:
+            lost = chief
+        if lost is not None and lost.process.returncode not in _STATUSES:
+            self._console.error(lost.describe_end())
+            raise errors.TaskUnavailable(self._how_to_resume(lost))
+        return chief.process.returncode
+
+    def _how_to_resume(self, lost: Child) -> str:
+        return (
+            f"The run stopped, because {lost.task} was lost. The same command with "
+            f"--model_dir={self._config.model_dir} goes on from the last checkpoint."
+        )
+
+    def _write_tasks(self) -> None:
+        path = os.path.join(self._config.model_dir, "tasks.json")
+        tasks = [child.entry() for child in self._children.values()]
+        with open(path + ".tmp", "w") as file:
+            json.dump({"tasks": tasks}, file, indent=1)
+        os.replace(path + ".tmp", path)

@@ -1,0 +1,73 @@
+"""The model directory: its name, its owner, its logs."""
+
+import datetime
+import fcntl
+import json
+import os
+import socket
+import sys
+
+from dtrain import errors
+from dtrain.cluster.spec import Task
+
+_OWNER_FILE = "owner.lock"
+
+
+def default(experiment: str, now: datetime.datetime | None = None) -> str:
+    """Returns `runs/EXPERIMENT-DATE-TIME` for a run that names no directory."""
+    now = now or datetime.datetime.now()
+    name = experiment.replace(":", ".").replace(os.sep, ".")
+    return os.path.join("runs", f"{name}-{now:%Y%m%d-%H%M%S}")
+
+
+def log_path(model_dir: str, task: Task) -> str:
+    """Returns where a task's output goes."""
+    return os.path.join(model_dir, "logs", f"{task.file_name}.log")
+
+
+class Owner:
+    """Holds a model directory for one run; freed when this process ends.
+
+    The lock is the kernel's (flock(2)), so a run that died holds nothing.
+
+    Args:
+        model_dir: made if it is not there.
+
+    Raises:
+        UsageError: a live run uses it, or it cannot be made.
+    """
+
+    def __init__(self, model_dir: str):
+        try:
+            os.makedirs(model_dir, exist_ok=True)
+            self._file = open(os.path.join(model_dir, _OWNER_FILE), "a+")
+        except OSError as error:
+            raise errors.UsageError(
+                f"--model_dir={model_dir} cannot be used: {error.strerror}. Give a "
+                "directory that can be written to."
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise errors.UsageError(
+                f"--model_dir={model_dir} is in use by {self._describe()}. Wait for "
+                "it, stop it, or give this run a directory of its own."
+            ) from error
+        self._file.truncate(0)
+        json.dump(
+            {"pid": os.getpid(), "host": socket.gethostname(), "command": sys.argv},
+            self._file,
+        )
+        self._file.flush()
+
+    def release(self) -> None:
+        """Gives the directory back."""
+        self._file.close()
+
+    def _describe(self) -> str:
+        self._file.seek(0)
+        try:
+            owner = json.load(self._file)
+            return f"process {owner['pid']} on {owner['host']}"
+        except (ValueError, KeyError):
+            return "another process"

@@ -1,0 +1,63 @@
+"""Ports of this machine: which are free, and who holds one."""
+
+import socket
+
+import psutil
+
+
+def free(count: int) -> list[int]:
+    """Returns ports that nobody listened on a moment ago, all different.
+
+    Another program can still take one before a task binds it: the launcher
+    notices (`holder`) and tries again with others.
+    """
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def holder(port: int) -> str | None:
+    """Returns who listens on a port, as a phrase; `None` if nobody does."""
+    with socket.socket() as sock:
+        # A port whose last connections are still closing can be bound all the same.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("", port))
+            return None
+        except PermissionError:
+            return "the system (ports below 1024 need privileges)"
+        except OSError:
+            pass
+    pid = _listener(port)
+    if pid is None:
+        return "another program"
+    try:
+        return f"process {pid} ({psutil.Process(pid).name()})"
+    except psutil.Error:
+        return f"process {pid}"
+
+
+def listens(pid: int, port: int) -> bool:
+    """Returns whether this process itself listens on the port."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(_is_listening(connection, port) for connection in connections)
+
+
+def _listener(port: int) -> int | None:
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        return None
+    return next((c.pid for c in connections if _is_listening(c, port) and c.pid), None)
+
+
+def _is_listening(connection, port: int) -> bool:
+    return connection.status == psutil.CONN_LISTEN and connection.laddr.port == port

@@ -1,0 +1,44 @@
+"""Signals that ask a run to stop, noted here and acted upon where it is safe."""
+
+import signal
+import threading
+import types
+
+from dtrain import errors
+
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """While it is entered, signals that ask to stop are noted, not obeyed.
+
+    A signal that the process was told to ignore (nohup) stays ignored. Outside the
+    main thread, where Python allows no handlers, nothing is noted.
+
+    Attributes:
+        received: the numbers of the signals so far, in order.
+        at_once: while true, a signal raises `Interrupted` where it arrives, since
+            there is nothing to save yet.
+    """
+
+    def __init__(self, at_once: bool = False):
+        self.received: list[int] = []
+        self.at_once = at_once
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> "Signals":
+        if threading.current_thread() is threading.main_thread():
+            for signum in ASKING:
+                if signal.getsignal(signum) is not signal.SIG_IGN:
+                    self._before[signum] = signal.signal(signum, self._note)
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before.clear()
+
+    def _note(self, signum: int, frame: types.FrameType | None) -> None:
+        self.received.append(signum)
+        if self.at_once:
+            raise errors.Interrupted(signum)

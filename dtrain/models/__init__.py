@@ -1,0 +1,1 @@
+"""Plain Keras models: functions that build one, knowing nothing of clusters."""

@@ -1,0 +1,48 @@
+"""Serves one ps or worker task until the chief is done."""
+
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.cluster.spec import Cluster, Task, split_address
+from dtrain.console import Console
+from dtrain.launch import ports
+from dtrain.runtime import farewell
+
+
+def serve(cluster: Cluster, task: Task, console: Console) -> int:
+    """Runs a TensorFlow server for a task; returns the chief's exit status.
+
+    A server cannot be stopped again: the process has to end after this.
+
+    Args:
+        cluster: the whole cluster, without an evaluator.
+        task: which ps or worker this process is.
+        console: where to say that it serves.
+
+    Raises:
+        TaskUnavailable: the task's port is taken.
+    """
+    address = cluster.address(task)
+    _, port = split_address(address)
+    holder = ports.holder(port)
+    if holder:
+        raise errors.TaskUnavailable(
+            f"{task} cannot serve on {address}: the port is taken by {holder}. Stop "
+            "that program, or give the task another port in every task's command."
+        )
+    listener = farewell.Listener()
+    try:
+        tf.distribute.Server(
+            tf.train.ClusterSpec(cluster.to_dict()),
+            job_name=task.type,
+            task_index=task.index,
+            protocol="grpc",
+        )
+    except tf.errors.OpError as error:
+        raise errors.TaskUnavailable(
+            f"{task} cannot serve on {address}: {error.message}"
+        ) from error
+    console.line(f"{task} serves on {address} until the chief is done.")
+    status = listener.wait()
+    console.line(f"{task} leaves: the chief ended with status {status}.")
+    return status

@@ -1,0 +1,1 @@
+"""The chief's session: heir of MonitoredTrainingSession and its hooks."""

@@ -1,0 +1,1 @@
+"""What happens around the steps: heirs of the session hooks, one class a file."""

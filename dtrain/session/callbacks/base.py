@@ -1,0 +1,48 @@
+"""What a callback is. Importing this does not import TensorFlow."""
+
+from __future__ import annotations
+
+import typing
+
+if typing.TYPE_CHECKING:
+    from dtrain.session.session import Session
+
+
+class Callback:
+    """Heir of `SessionRunHook`: called on the chief, around the steps.
+
+    Override what is needed. Workers may be at work while `on_loop` runs; where a
+    callback needs every step done, it says at which global step with `next_stop`.
+    """
+
+    def on_start(self, session: Session) -> None:
+        """Called once, after the model is restored and before the first step."""
+
+    def next_stop(self, session: Session) -> int | None:
+        """Returns the next global step at which no step may be under way."""
+        return None
+
+    def on_loop(self, session: Session) -> None:
+        """Called after each packed call; `session.step` updates are done."""
+
+    def on_save(self, session: Session, path: str) -> None:
+        """Called after a checkpoint is written."""
+
+    def on_evaluation(self, session: Session, results: dict[str, float]) -> None:
+        """Called after an evaluation, with "loss", metrics and "examples"."""
+
+    def on_end(self, session: Session) -> None:
+        """Called once, when training has ended well, with no step under way."""
+
+    def on_error(self, session: Session, error: BaseException) -> None:
+        """Called once, when training ends in any other way, a signal included."""
+
+
+def crosses(before: int, now: int, every: int) -> bool:
+    """Returns whether a multiple of `every` lies in (before, now]; 0 means never."""
+    return every > 0 and now // every > before // every
+
+
+def next_multiple(step: int, every: int) -> int | None:
+    """Returns the first multiple of `every` above `step`; `None` if it is 0."""
+    return (step // every + 1) * every if every > 0 else None

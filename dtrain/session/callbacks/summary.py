@@ -1,0 +1,74 @@
+"""Writes event files for TensorBoard: heir of `SummarySaverHook`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from dtrain.session.callbacks.base import Callback, crosses
+
+
+class SummaryWriter(Callback):
+    """Writes scalars below `train/` and `eval/` of the model directory.
+
+    Args:
+        model_dir: where they go.
+        every: steps between training summaries; 0 for none.
+        now: the clock, in seconds.
+    """
+
+    def __init__(
+        self, model_dir: str, every: int, now: Callable[[], float] = time.monotonic
+    ):
+        self._model_dir = model_dir
+        self._every = every
+        self._now = now
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+
+    def on_start(self, session):
+        self._step = session.step
+        self._time = self._now()
+
+    def on_loop(self, session):
+        if not crosses(self._step, session.step, self._every):
+            return
+        now = self._now()
+        speed = (session.step - self._step) / max(now - self._time, 1e-9)
+        self._step, self._time = session.step, now
+        values = {f"train/{name}": value for name, value in session.means.items()}
+        values["learning_rate"] = session.trainer.learning_rate()
+        values["speed/steps_per_second"] = speed
+        values["speed/examples_per_second"] = speed * session.trainer.examples_per_step
+        for index, steps in enumerate(session.trainer.worker_steps):
+            values[f"workers/{index}/steps"] = steps
+        self._write("train", session.step, values)
+
+    def on_evaluation(self, session, results):
+        values = {
+            f"eval/{name}": value
+            for name, value in results.items()
+            if name != "examples"
+        }
+        self._write("eval", session.step, values)
+        self._writers["eval"].flush()
+
+    def on_end(self, session):
+        self._close()
+
+    def on_error(self, session, error):
+        self._close()
+
+    def _close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def _write(self, run: str, step: int, values: dict[str, float]) -> None:
+        if run not in self._writers:
+            path = os.path.join(self._model_dir, run)
+            self._writers[run] = tf.summary.create_file_writer(path)
+        with self._writers[run].as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)

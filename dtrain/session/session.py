@@ -1,0 +1,221 @@
+"""The outer loop of training, on the chief: restore, train, call back, stop.
+
+Heir of `MonitoredTrainingSession`. It knows a `Trainer`, never a strategy.
+"""
+
+import glob
+import importlib.metadata
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from dtrain import errors, version
+from dtrain.config import RunConfig
+from dtrain.console import Console
+from dtrain.launch.signals import Signals
+from dtrain.session.callbacks.base import Callback
+from dtrain.session.stopwatch import Stopwatch
+from dtrain.strategies.base import Trainer
+
+
+class Session:
+    """One command's training, as callbacks see it.
+
+    Args:
+        trainer: what does the steps.
+        config: without gaps; `model_dir` is absolute.
+        callbacks: called in this order.
+        console: for lines.
+        signals: noted ones stop the run after a checkpoint.
+        now: the clock, in seconds.
+
+    Attributes:
+        step: global step: updates that are known to be done.
+        last_step: the global step to stop at.
+        is_quiet: no step is under way.
+        last_loss: mean loss of the packed call that finished last.
+        results: the last evaluation's; `None` before the first.
+        checkpoint: path of the last checkpoint; `None` before the first.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        config: RunConfig,
+        callbacks: Sequence[Callback],
+        console: Console,
+        signals: Signals,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self.trainer = trainer
+        self.config = config
+        self.console = console
+        self.last_step = config.train_steps
+        self.is_quiet = True
+        self.last_loss = 0.0
+        self.results: dict[str, float] | None = None
+        self._callbacks = callbacks
+        self._signals = signals
+        self._stopwatch = Stopwatch(now)
+        self._manager = tf.train.CheckpointManager(
+            trainer.checkpoint,
+            config.model_dir,
+            max_to_keep=config.keep_checkpoints,
+            checkpoint_name="ckpt",
+        )
+        self.checkpoint = self._restore()
+        self._first_step = self.step
+        # What the trainer was asked for; `step`, what is done, may lag behind.
+        self._asked = self.step
+        self._means: dict[str, float] | None = None
+
+    @property
+    def step(self) -> int:
+        return self.trainer.global_step
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Loss and metrics over the steps since they were asked for in another loop."""
+        if self._means is None:
+            self._means = self.trainer.take_means()
+        return self._means
+
+    def run(self) -> dict:
+        """Trains up to the last step; returns what the result file holds.
+
+        Raises:
+            Interrupted: a signal asked to stop; a checkpoint is saved.
+            TrainingFailed: the loss is no number, or the model or its data raised.
+        """
+        self._signals.at_once = False
+        try:
+            self._call("on_start")
+            self._train()
+            if self._signals.received:
+                self._interrupt()
+            self._call("on_end")
+        except BaseException as error:
+            self._call("on_error", error)
+            raise
+        return self._result()
+
+    def _train(self) -> None:
+        while self._asked < self.last_step and not self._signals.received:
+            stop = self._next_stop()
+            num_steps = min(self.trainer.steps_per_loop, stop - self._asked)
+            if num_steps > 0:
+                self._stopwatch.run(self.step)
+                self.trainer.train(num_steps)
+                self.is_quiet = False
+                self._asked += num_steps
+            if self._asked >= stop:
+                self._settle()
+            self._stopwatch.note(self.step)
+            self.last_loss = self.trainer.last_loss
+            self._means = None
+            self._call("on_loop")
+        self._settle()
+
+    def save(self) -> str:
+        """Writes a checkpoint of this step; needs quiet. Returns its path."""
+        with self._stopwatch.paused():
+            self.trainer.before_save()
+            self.checkpoint = self._manager.save(
+                checkpoint_number=self.step, options=self.trainer.checkpoint_options
+            )
+        self._call("on_save", self.checkpoint)
+        return self.checkpoint
+
+    def evaluate(self) -> None:
+        """Runs over all evaluation data; needs quiet."""
+        with self._stopwatch.paused():
+            results = self.trainer.evaluate()
+        if results is not None:
+            self.results = results
+            self._call("on_evaluation", results)
+
+    def _next_stop(self) -> int:
+        """Returns the first global step at which somebody needs quiet."""
+        wanted = (callback.next_stop(self) for callback in self._callbacks)
+        # One that is not ahead has been served, if no step is under way.
+        ahead = self._asked if self.is_quiet else -1
+        stops = [stop for stop in wanted if stop is not None and stop > ahead]
+        return min([*stops, self.last_step])
+
+    def _settle(self) -> None:
+        if not self.is_quiet:
+            self.trainer.wait()
+            self.is_quiet = True
+
+    def _interrupt(self) -> None:
+        error = errors.Interrupted(self._signals.received[0])
+        if self.checkpoint is None or not self.checkpoint.endswith(f"-{self.step}"):
+            self.save()
+        self.console.line(f"Saved {self.checkpoint} before stopping.")
+        raise error
+
+    def _restore(self) -> str | None:
+        """Takes over the newest checkpoint of the model directory, if there is one.
+
+        Raises:
+            UsageError: it was made by a different model or optimizer.
+        """
+        path = self._manager.latest_checkpoint
+        if path is None:
+            strays = glob.glob(os.path.join(self.config.model_dir, "ckpt-*.index"))
+            if strays:
+                raise errors.UsageError(
+                    f"--model_dir={self.config.model_dir} has {len(strays)} "
+                    "checkpoints but no readable file named 'checkpoint' that lists "
+                    "them. Bring it back, or start in an empty directory."
+                )
+            return None
+        try:
+            status = self.trainer.checkpoint.restore(
+                path, options=self.trainer.checkpoint_options
+            )
+            status.assert_existing_objects_matched()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise errors.UsageError(
+                f"{path} does not fit this model and optimizer: "
+                f"{str(error).splitlines()[0]} Use the --experiment and --optimizer "
+                "that made it, or another --model_dir."
+            ) from error
+        self.trainer.after_restore()
+        self.console.line(f"Resumed from {path}, global step {self.step}.")
+        return path
+
+    def _call(self, name: str, *args) -> None:
+        for callback in self._callbacks:
+            getattr(callback, name)(self, *args)
+
+    def _result(self) -> dict:
+        """Returns the content of the result file (docs/flags.md)."""
+        trainer, config = self.trainer, self.config
+        steps = self.step - self._first_step
+        speed = self._stopwatch.speed()
+        examples = trainer.examples_per_step
+        return {
+            "strategy": config.strategy,
+            "experiment": config.experiment,
+            "global_step": self.step,
+            "train_steps": config.train_steps,
+            "batch_size": config.batch_size,
+            "replicas": trainer.replicas,
+            "accumulate_steps": 1,
+            "examples_seen": steps * examples,
+            "train_seconds": self._stopwatch.seconds(),
+            "steps_per_second": speed,
+            "examples_per_second": None if speed is None else speed * examples,
+            "restarts": 0,
+            "repeated_steps": self.step - self._asked,
+            "eval": self.results,
+            "checkpoint": self.checkpoint,
+            "versions": {
+                "dtrain": version.__version__,
+                "tensorflow": importlib.metadata.version("tensorflow"),
+                "keras": importlib.metadata.version("keras"),
+            },
+        }

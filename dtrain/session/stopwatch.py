@@ -1,0 +1,67 @@
+"""Times the training loop alone: no start-up, no saving, no evaluation."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+
+class Stopwatch:
+    """Seconds and steps of training.
+
+    The first loop is left out, because it holds tracing and the workers' first
+    instantiation of the traced function; unless it is the only one.
+
+    Args:
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]):
+        self._now = now
+        self._running_since: float | None = None
+        self._total = 0.0
+        self._start_step: int | None = None
+        self._last_step = 0
+        self._first: tuple[float, int] | None = None  # seconds and steps left out
+
+    def run(self, step: int) -> None:
+        """Lets the clock run, if it does not already."""
+        if self._running_since is None:
+            self._running_since = self._now()
+        if self._start_step is None:
+            self._start_step = step
+
+    def note(self, step: int) -> None:
+        """Takes in how far training is."""
+        self._last_step = step
+        if self._first is None and self._start_step is not None:
+            if step > self._start_step:
+                self._first = (self._elapsed(), step - self._start_step)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stops the clock for something that is not training."""
+        self._total = self._elapsed()
+        self._running_since = None
+        yield
+
+    def seconds(self) -> float:
+        """Returns the seconds of training that count."""
+        return self._measured()[0]
+
+    def speed(self) -> float | None:
+        """Returns steps per second; `None` if there was no step."""
+        seconds, steps = self._measured()
+        return steps / seconds if steps else None
+
+    def _elapsed(self) -> float:
+        if self._running_since is None:
+            return self._total
+        return self._total + self._now() - self._running_since
+
+    def _measured(self) -> tuple[float, int]:
+        if self._start_step is None:
+            return 0.0, 0
+        seconds, steps = self._elapsed(), self._last_step - self._start_step
+        first_seconds, first_steps = self._first or (0.0, 0)
+        if first_steps and steps > first_steps:
+            return seconds - first_seconds, steps - first_steps
+        return seconds, steps

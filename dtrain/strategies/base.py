@@ -1,0 +1,257 @@
+"""The Trainer protocol, and the one training step that every strategy shares.
+
+The outer loop decides when (checkpoint, evaluate, summarise, stop); a Trainer,
+what. The step is written against tensors: weights are read, gradients are taken
+with `Model.stateless_call`, and only then is anything written. So the same code
+runs where the variables are and far from them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.strategies.objective import Objective, unpack
+
+# Steps written out one after the other in a packed call; see docs/design.md.
+UNROLL = 10
+
+# Draws of random numbers that one seed generator may make in a step.
+_DRAWS_PER_STEP = 4096
+
+
+class Trainer(Protocol):
+    """What a strategy gives to the outer loop.
+
+    Attributes:
+        global_step: updates that are known to be done.
+        last_loss: mean loss of the packed call that finished last.
+        steps_per_loop: steps worth asking for in one call of `train`.
+        replicas: replicas that compute the same step of training.
+        examples_per_step: examples that one update sees, over all replicas.
+        checkpoint: model, optimizer and global step; one layout for all strategies.
+        checkpoint_options: how to save and restore it.
+        description: lines for the start banner.
+        worker_steps: steps that each worker has done in this run; empty if there
+            are no workers.
+    """
+
+    global_step: int
+    last_loss: float
+    steps_per_loop: int
+    replicas: int
+    examples_per_step: int
+    checkpoint: tf.train.Checkpoint
+    checkpoint_options: tf.train.CheckpointOptions
+    description: list[str]
+    worker_steps: list[int]
+
+    def train(self, num_steps: int) -> None:
+        """Advances by exactly `num_steps`; some of them may still be under way."""
+
+    def wait(self) -> None:
+        """Returns once every step that was asked for is done."""
+
+    def take_means(self) -> dict[str, float]:
+        """Returns loss and metrics over the steps done since the last call."""
+
+    def evaluate(self) -> dict[str, float] | None:
+        """Runs over every evaluation example exactly once; needs `wait` before.
+
+        Returns:
+            "loss", every metric, and "examples"; `None` without evaluation data.
+        """
+
+    def learning_rate(self) -> float:
+        """Returns the rate that the next step would use."""
+
+    def before_save(self) -> None:
+        """Brings the variables that only checkpoints hold up to date."""
+
+    def after_restore(self) -> None:
+        """Takes over the global step that a checkpoint brought."""
+
+
+class Step:
+    """One step of training: forward, backward, update.
+
+    Args:
+        model: built.
+        optimizer: built on the model's trainable variables.
+        objective: loss and metrics.
+        counter: the global step, an int64 scalar.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        objective: Objective,
+        counter: tf.Variable,
+    ):
+        self._model = model
+        self._optimizer = optimizer
+        self._objective = objective
+        self._counter = counter
+        # Seeds never change: what does is the step that they are combined with.
+        self._seeds = {
+            id(v): np.asarray(v.value)[0]
+            for v in model.non_trainable_variables
+            if _is_seed(v)
+        }
+
+    # As in Keras' own training: models and losses are called as they are written.
+    @tf.autograph.experimental.do_not_convert
+    def run(self, batch: Any, metrics: list[tf.Tensor]) -> tuple[tf.Tensor, list]:
+        """Makes one update from one batch.
+
+        Args:
+            batch: (x, y) or (x, y, sample_weight).
+            metrics: the metrics' states so far.
+
+        Returns:
+            The loss, a float32 scalar, and the metrics' new states.
+        """
+        x, y, sample_weight = unpack(batch)
+        step = self._take_ticket()
+        trainable = self._model.trainable_variables
+        weights = [tf.convert_to_tensor(v.value) for v in trainable]
+        state = [self._read_state(v, step) for v in self._model.non_trainable_variables]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            y_pred, new_state, added = self._model.stateless_call(
+                weights, state, x, training=True, return_losses=True
+            )
+            loss = self._objective.loss(y, y_pred, sample_weight, added)
+        gradients = tape.gradient(loss, weights)
+        self._apply(gradients, step)
+        self._write_state(state, new_state)
+        return loss, self._objective.update(metrics, y, y_pred, sample_weight)
+
+    def _take_ticket(self) -> tf.Tensor:
+        """Returns the number of this step, 0-based, and counts it.
+
+        `assign_add` followed by a read is two operations: with several workers two
+        of them can read the same number. This one is fetch-and-add, in the kernel.
+        """
+        return tf.raw_ops.ResourceCountUpTo(
+            resource=self._counter.handle, limit=2**62, T=tf.int64
+        )
+
+    def _read_state(self, variable: keras.Variable, step: tf.Tensor) -> tf.Tensor:
+        """Returns a variable's value; a seed's is made from the step instead.
+
+        Keras advances a seed by reading and writing it, which workers that share
+        it would do over each other. As a function of the step, dropout masks differ
+        from step to step and from worker to worker, and a resumed run continues them.
+        """
+        if id(variable) not in self._seeds:
+            return tf.convert_to_tensor(variable.value)
+        dtype = variable.value.dtype
+        seed = tf.constant(self._seeds[id(variable)], dtype)
+        return tf.stack([seed, tf.cast(step * _DRAWS_PER_STEP, dtype)])
+
+    def _apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
+        """Updates the weights as number `step` of the run.
+
+        Schedules and bias corrections ask `optimizer.iterations`, which Keras
+        counts by reading and writing: under asynchrony it falls behind. Within the
+        scope it is this step's ticket, and nothing is written to it.
+        """
+        optimizer, trainable = self._optimizer, self._model.trainable_variables
+        if all(gradient is None for gradient in gradients):
+            raise errors.TrainingFailed(
+                "The loss depends on none of the model's trainable weights: no "
+                "gradient. See that the loss is computed from the model's outputs."
+            )
+        iterations = optimizer.iterations
+        ticket = tf.cast(step, iterations.dtype)
+        with keras.StatelessScope(state_mapping=[(iterations, ticket)]) as scope:
+            optimizer.apply(gradients, trainable)
+        # What went through Keras' own assign was kept by the scope: constraints.
+        for variable in [*trainable, *optimizer.variables]:
+            value = scope.get_current_value(variable)
+            if value is not None and variable is not iterations:
+                variable.assign(value)
+
+    def _write_state(self, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]) -> None:
+        """Writes what the model's call changed, such as moving averages.
+
+        As a difference that the variable's own device adds: workers that run at
+        the same time then do not overwrite each other.
+        """
+        for variable, before, after in zip(
+            self._model.non_trainable_variables, old, new, strict=True
+        ):
+            if after is before or id(variable) in self._seeds:
+                continue
+            if after.dtype.is_floating or after.dtype.is_integer:
+                variable.value.assign_add(after - before)
+            else:
+                variable.value.assign(after)
+
+
+def pack(
+    step: Callable[[Any, list[tf.Tensor]], tuple[tf.Tensor, list]],
+    objective: Objective,
+) -> Callable[[Any, tf.Tensor], tf.Tensor]:
+    """Returns `(iterator, num_steps) -> totals`, many steps in one call.
+
+    Most steps are written out `UNROLL` at a time, which lets the runtime overlap
+    one step's updates with the next one's reads; the rest run one by one. So one
+    trace serves every `num_steps`, an int64 scalar, and tracing costs the same for
+    any of them.
+
+    Args:
+        step: `(batch, metrics) -> (loss, metrics)`.
+        objective: whose metric states start at zero, and are packed with the loss.
+    """
+
+    def packed(iterator, num_steps):
+        loss_sum = tf.zeros([], tf.float32)
+        metrics = objective.initial_states()
+        for _ in tf.range(num_steps // UNROLL):
+            for _ in range(UNROLL):
+                loss, metrics = step(next(iterator), metrics)
+                loss_sum += loss
+        for _ in tf.range(num_steps % UNROLL):
+            loss, metrics = step(next(iterator), metrics)
+            loss_sum += loss
+        return objective.pack(loss_sum, metrics)
+
+    return packed
+
+
+class Totals:
+    """Loss and metrics of the steps done since they were last taken.
+
+    Attributes:
+        last_loss: mean loss of the last call alone.
+    """
+
+    def __init__(self, objective: Objective):
+        self._objective = objective
+        self._sum: np.ndarray | None = None
+        self._steps = 0
+        self.last_loss = 0.0
+
+    def add(self, totals: np.ndarray, num_steps: int) -> None:
+        """Adds what one packed call returned."""
+        self._sum = totals if self._sum is None else self._sum + totals
+        self._steps += num_steps
+        self.last_loss = float(totals[0]) / num_steps
+
+    def take(self) -> dict[str, float]:
+        """Returns means since the last call; empty if there was no step."""
+        if self._sum is None:
+            return {}
+        means = self._objective.results(self._sum, self._steps)
+        self._sum, self._steps = None, 0
+        return means
+
+
+def _is_seed(variable: keras.Variable) -> bool:
+    return variable.name == "seed_generator_state"

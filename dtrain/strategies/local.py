@@ -1,0 +1,83 @@
+"""One process, one device: the reference that other strategies are compared with.
+
+Heir of a plain `tf.Session` on one machine.
+"""
+
+import keras
+import tensorflow as tf
+
+from dtrain.config import RunConfig
+from dtrain.experiment import Experiment, InputContext
+from dtrain.strategies import base, evaluation, parts, pipelines
+from dtrain.strategies.failures import explain
+
+# Chosen by measuring: docs/design.md.
+_STEPS_PER_LOOP = 50
+
+
+class LocalTrainer:
+    """A Trainer in this process.
+
+    Args:
+        experiment: what to train.
+        config: without gaps.
+    """
+
+    def __init__(self, experiment: Experiment, config: RunConfig):
+        self.steps_per_loop = config.steps_per_loop or _STEPS_PER_LOOP
+        self.examples_per_step = config.batch_size
+        self.replicas = 1
+        self.worker_steps: list[int] = []
+        self.description: list[str] = []
+        self.global_step = 0
+        self.checkpoint_options = tf.train.CheckpointOptions()
+
+        data = pipelines.open_training(experiment.train_data, InputContext())
+        self._iterator = iter(data)
+        keras.utils.set_random_seed(config.seed)
+        self._model = parts.build_model(experiment, data.element_spec)
+        self._optimizer = parts.make_optimizer(experiment, config)
+        self._optimizer.build(self._model.trainable_variables)
+        self._counter = tf.Variable(0, dtype=tf.int64, name="global_step")
+        self.checkpoint = parts.make_checkpoint(
+            self._model, self._optimizer, self._counter
+        )
+        self._objective = parts.make_objective(
+            experiment, self._model, data.element_spec
+        )
+        step = base.Step(self._model, self._optimizer, self._objective, self._counter)
+        self._packed = tf.function(base.pack(step.run, self._objective))
+        self._totals = base.Totals(self._objective)
+        self._evaluation = evaluation.Evaluation(
+            experiment, self._model, self._objective
+        )
+
+    def train(self, num_steps: int) -> None:
+        try:
+            totals = self._packed(self._iterator, tf.constant(num_steps, tf.int64))
+        except tf.errors.OpError as error:
+            raise explain(error) from error
+        self._totals.add(totals.numpy(), num_steps)
+        self.global_step += num_steps
+
+    def wait(self) -> None:
+        """Nothing is under way between two calls of `train`."""
+
+    @property
+    def last_loss(self) -> float:
+        return self._totals.last_loss
+
+    def take_means(self) -> dict[str, float]:
+        return self._totals.take()
+
+    def evaluate(self) -> dict[str, float] | None:
+        return self._evaluation.run()
+
+    def learning_rate(self) -> float:
+        return parts.rate_at(self._optimizer, self.global_step)
+
+    def before_save(self) -> None:
+        self._optimizer.iterations.assign(self.global_step)
+
+    def after_restore(self) -> None:
+        self.global_step = int(self._counter.numpy())

@@ -1,0 +1,119 @@
+"""What an experiment's factories make, checked: model, optimizer, objective."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.config import RunConfig
+from dtrain.experiment import Experiment
+from dtrain.strategies.objective import Objective, unpack
+
+
+def make_objective(
+    experiment: Experiment, model: keras.Model, element_spec
+) -> Objective:
+    """Returns losses and metrics that fit the model's outputs for such batches."""
+    x, y, _ = unpack(element_spec)
+    inputs = tf.nest.map_structure(
+        lambda t: keras.KerasTensor(t.shape, t.dtype), example_of_zeros(x)
+    )
+    outputs = model.compute_output_spec(inputs)
+    y_pred = keras.tree.map_structure(
+        lambda t: tf.zeros([size or 1 for size in t.shape], t.dtype), outputs
+    )
+    names = getattr(model, "output_names", None) or []
+    return Objective(experiment, names, example_of_zeros(y), y_pred)
+
+
+def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
+    """Returns the experiment's optimizer, or what the flags put in its place.
+
+    Raises:
+        UsageError: --optimizer names none, or this one keeps counters of its own
+            that asynchronous workers would break.
+    """
+    optimizer = experiment.optimizer()
+    if config.optimizer is not None:
+        try:
+            optimizer = keras.optimizers.get(config.optimizer)
+        except ValueError as error:
+            known = sorted(
+                name.lower()
+                for name, value in vars(keras.optimizers).items()
+                if isinstance(value, type)
+                and name not in ("Optimizer", "LossScaleOptimizer")
+            )
+            raise errors.UsageError(
+                f"--optimizer={config.optimizer} is unknown. Keras has: "
+                f"{', '.join(known)}." + errors.did_you_mean(config.optimizer, known)
+            ) from error
+    if config.learning_rate is not None:
+        settings = optimizer.get_config()
+        settings["learning_rate"] = config.learning_rate
+        optimizer = type(optimizer).from_config(settings)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise errors.UsageError(
+            f"Experiment(optimizer=...) returned {optimizer!r}. Return a "
+            "keras.optimizers.Optimizer."
+        )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise errors.UsageError(
+            "LossScaleOptimizer decides from local values whether to skip a step, "
+            "which several workers do differently. Use mixed_bfloat16, which needs no "
+            "loss scale, with the inner optimizer alone."
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise errors.UsageError(
+            f"The optimizer has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}, which counts steps in a way that "
+            "several workers break. Leave it out and use a larger --batch_size."
+        )
+    return optimizer
+
+
+def build_model(experiment: Experiment, element_spec: Any) -> keras.Model:
+    """Returns the experiment's model with its variables made.
+
+    Args:
+        element_spec: of the training batches; a model that does not know its input
+            yet is called once on one example of zeros.
+
+    Raises:
+        UsageError: the factory returned no model, or one without weights.
+    """
+    model = experiment.model()
+    if not isinstance(model, keras.Model):
+        raise errors.UsageError(
+            f"Experiment(model=...) returned a {type(model).__name__}. Return a "
+            "keras.Model (Keras 3)."
+        )
+    if not model.built or not model.variables:
+        model(example_of_zeros(unpack(element_spec)[0]), training=False)
+    if not model.trainable_variables:
+        raise errors.UsageError("The model has no trainable weights: nothing to train.")
+    return model
+
+
+def example_of_zeros(spec: Any) -> Any:
+    """Returns a batch of one example of zeros for a structure of TensorSpecs."""
+
+    def zeros(leaf: tf.TensorSpec) -> tf.Tensor:
+        shape = [1, *leaf.shape.as_list()[1:]]
+        return tf.zeros([size or 1 for size in shape], leaf.dtype)
+
+    return tf.nest.map_structure(zeros, spec)
+
+
+def make_checkpoint(model, optimizer, counter: tf.Variable) -> tf.train.Checkpoint:
+    """Returns the checkpoint of a run: the same layout under every strategy."""
+    return tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=counter)
+
+
+def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """Returns the learning rate that step number `step` uses."""
+    iterations = optimizer.iterations
+    ticket = tf.constant(step, iterations.dtype)
+    with keras.StatelessScope(state_mapping=[(iterations, ticket)]):
+        return float(optimizer.learning_rate)

@@ -1,0 +1,3 @@
+"""The version, on its own so that anything can import it."""
+
+__version__ = "0.1.0"
