@@ -42,7 +42,8 @@ _TABLE = {
     ),
     "learning_rate": (
         _FLOAT,
-        "Constant learning rate, in place of the experiment's rate or schedule.",
+        "Learning rate in place of the experiment's; of a schedule that does not "
+        "start from it, too.",
     ),
     "seed": (_INT, "Seed of the initial weights, shuffles and dropout."),
     "steps_per_loop": (

@@ -149,9 +149,12 @@ def _missing_message(data_dir: str | None, folder: str, missing: list[str]) -> s
             f"download {', '.join(name + '.gz' for name in NAMES)} and give their "
             "folder with --data_dir=."
         )
+    if os.path.isdir(folder):
+        problem = f"has no {', no '.join(missing)} (nor the same with .gz)"
+    else:
+        problem = "is not a folder"
     return (
-        f"--data_dir={data_dir} has no {', no '.join(missing)} (nor the same with "
-        ".gz). Download the missing files into it, or give another folder; without "
-        f"--data_dir, {DEBIAN_FOLDER} is read (apt-get install "
-        "dataset-fashion-mnist)."
+        f"--data_dir={data_dir} {problem}. Give the folder that has "
+        f"{', '.join(NAMES)}; without --data_dir, {DEBIAN_FOLDER} is read (apt-get "
+        "install dataset-fashion-mnist)."
     )

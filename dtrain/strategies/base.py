@@ -6,6 +6,7 @@ with `Model.stateless_call`, and only then is anything written. So the same code
 runs where the variables are and far from them.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,9 @@ from dtrain.strategies.objective import Objective, unpack
 
 # Steps written out one after the other in a packed call; see docs/design.md.
 UNROLL = 10
+
+_CALL_SECONDS = 0.25
+_MOST_STEPS = 100
 
 # Draws of random numbers that one seed generator may make in a step.
 _DRAWS_PER_STEP = 4096
@@ -223,6 +227,54 @@ def pack(
         return objective.pack(loss_sum, metrics)
 
     return packed
+
+
+class LoopSize:
+    """How many steps to pack in one call.
+
+    If nobody says, as many as take about a quarter of a second: long enough that
+    the call itself costs little (docs/design.md has the measurements), short enough
+    that progress, checkpoints and Ctrl-C need not wait.
+
+    Args:
+        fixed: steps; `None` to choose by measuring.
+        num_workers: how many calls run at a time.
+        now: the clock, in seconds.
+
+    Attributes:
+        steps: the size to use now.
+    """
+
+    def __init__(
+        self,
+        fixed: int | None,
+        num_workers: int = 1,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self.steps = fixed or UNROLL
+        self._is_fixed = fixed is not None
+        self._num_workers = num_workers
+        self._now = now
+        self._since: float | None = None
+        self._done = 0
+
+    def note(self, num_steps: int) -> None:
+        """Takes in that so many steps are done."""
+        if self._since is None:  # what came before is not of training alone
+            self._since = self._now()
+            return
+        self._done += num_steps
+        seconds = self._now() - self._since
+        if self._is_fixed or seconds < _CALL_SECONDS:
+            return
+        steps = self._done / seconds / self._num_workers * _CALL_SECONDS
+        steps = min(max(round(steps), 1), _MOST_STEPS)
+        self.steps = steps // UNROLL * UNROLL or steps
+        self._since, self._done = self._now(), 0
+
+    def pause(self) -> None:
+        """Leaves out the time up to the next `note`."""
+        self._since, self._done = None, 0
 
 
 class Totals:

@@ -11,9 +11,6 @@ from dtrain.experiment import Experiment, InputContext
 from dtrain.strategies import base, evaluation, parts, pipelines
 from dtrain.strategies.failures import explain
 
-# Chosen by measuring: docs/design.md.
-_STEPS_PER_LOOP = 50
-
 
 class LocalTrainer:
     """A Trainer in this process.
@@ -24,7 +21,7 @@ class LocalTrainer:
     """
 
     def __init__(self, experiment: Experiment, config: RunConfig):
-        self.steps_per_loop = config.steps_per_loop or _STEPS_PER_LOOP
+        self._loop_size = base.LoopSize(config.steps_per_loop)
         self.examples_per_step = config.batch_size
         self.replicas = 1
         self.worker_steps: list[int] = []
@@ -59,9 +56,14 @@ class LocalTrainer:
             raise explain(error) from error
         self._totals.add(totals.numpy(), num_steps)
         self.global_step += num_steps
+        self._loop_size.note(num_steps)
 
     def wait(self) -> None:
-        """Nothing is under way between two calls of `train`."""
+        self._loop_size.pause()  # no step is ever under way between two calls
+
+    @property
+    def steps_per_loop(self) -> int:
+        return self._loop_size.steps
 
     @property
     def last_loss(self) -> float:

@@ -49,15 +49,13 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
                 f"--optimizer={config.optimizer} is unknown. Keras has: "
                 f"{', '.join(known)}." + errors.did_you_mean(config.optimizer, known)
             ) from error
-    if config.learning_rate is not None:
-        settings = optimizer.get_config()
-        settings["learning_rate"] = config.learning_rate
-        optimizer = type(optimizer).from_config(settings)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise errors.UsageError(
             f"Experiment(optimizer=...) returned {optimizer!r}. Return a "
             "keras.optimizers.Optimizer."
         )
+    if config.learning_rate is not None:
+        optimizer = _with_rate(optimizer, config.learning_rate)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise errors.UsageError(
             "LossScaleOptimizer decides from local values whether to skip a step, "
@@ -67,8 +65,8 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
     if optimizer.gradient_accumulation_steps:
         raise errors.UsageError(
             f"The optimizer has gradient_accumulation_steps="
-            f"{optimizer.gradient_accumulation_steps}, which counts steps in a way that "
-            "several workers break. Leave it out and use a larger --batch_size."
+            f"{optimizer.gradient_accumulation_steps}, which counts steps in a way "
+            "that several workers break. Leave it out, with a larger --batch_size."
         )
     return optimizer
 
@@ -117,3 +115,17 @@ def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     ticket = tf.constant(step, iterations.dtype)
     with keras.StatelessScope(state_mapping=[(iterations, ticket)]):
         return float(optimizer.learning_rate)
+
+
+def _with_rate(
+    optimizer: keras.optimizers.Optimizer, rate: float
+) -> keras.optimizers.Optimizer:
+    """Returns the optimizer with a constant rate, or as it is if it uses this one.
+
+    An experiment that builds its schedule from `config.learning_rate` keeps it.
+    """
+    settings = optimizer.get_config()
+    own = settings["learning_rate"]
+    if isinstance(own, dict) and rate in own.get("config", {}).values():
+        return optimizer
+    return type(optimizer).from_config({**settings, "learning_rate": rate})

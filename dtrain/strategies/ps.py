@@ -23,8 +23,6 @@ from dtrain.strategies import base, evaluation, parts, pipelines
 from dtrain.strategies.failures import explain
 from dtrain.strategies.placement import PlacementBySize
 
-# Chosen by measuring: docs/design.md.
-_STEPS_PER_LOOP = 20
 # One running and one waiting closure keep a worker busy.
 _CLOSURES_PER_WORKER = 2
 _CHECK_SECONDS = 1.0
@@ -50,7 +48,7 @@ class PsTrainer:
         console: Console,
         check: Callable[[], None] | None,
     ):
-        self.steps_per_loop = config.steps_per_loop or _STEPS_PER_LOOP
+        self._loop_size = base.LoopSize(config.steps_per_loop, cluster.num_workers)
         self.replicas = cluster.num_workers
         self.examples_per_step = config.batch_size
         self.worker_steps = [0] * cluster.num_workers
@@ -110,8 +108,13 @@ class PsTrainer:
         self._collect(room_for=self._num_lanes)
         with _explained():
             self._coordinator.join()
+        self._loop_size.pause()
         # The truth: a lost worker's steps may have been counted, and run again.
         self.global_step = int(self._counter.numpy())
+
+    @property
+    def steps_per_loop(self) -> int:
+        return self._loop_size.steps
 
     @property
     def last_loss(self) -> float:
@@ -143,6 +146,7 @@ class PsTrainer:
                 self._totals.add(totals, num_steps)
                 self.worker_steps[int(worker)] += num_steps
                 self.global_step += num_steps
+                self._loop_size.note(num_steps)
             if len(self._under_way) + room_for <= self._num_lanes:
                 return
             concurrent.futures.wait(

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dtrain.data import pipeline
+from dtrain.experiment import InputContext
+
+COUNT = 100
+
+
+def read(batches, num_batches):
+    return np.concatenate(list(batches.take(num_batches).as_numpy_iterator()))
+
+
+def train(pipelines=1, index=0, batch_size=1, seed=0, **options):
+    return pipeline.train_batches(
+        tf.data.Dataset.range(COUNT),
+        InputContext(pipelines, index),
+        count=COUNT,
+        batch_size=batch_size,
+        seed=seed,
+        **options,
+    )
+
+
+def test_three_pipelines_read_the_whole_set_and_nothing_twice():
+    sizes = (34, 33, 33)
+    epochs = [read(train(3, i), size) for i, size in enumerate(sizes)]
+    assert sorted(np.concatenate(epochs)) == list(range(COUNT))
+
+
+def test_the_same_when_the_pipeline_is_known_only_as_a_tensor():
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int64)])
+    def first_epoch(index):
+        return next(iter(train(4, index, batch_size=COUNT // 4)))
+
+    epochs = [first_epoch(tf.constant(i, tf.int64)).numpy() for i in range(4)]
+    assert sorted(np.concatenate(epochs)) == list(range(COUNT))
+    np.testing.assert_array_equal(
+        epochs[1], next(iter(train(4, 1, batch_size=COUNT // 4)))
+    )
+
+
+def test_every_epoch_is_the_whole_set_in_another_order():
+    first, second = read(train(), 2 * COUNT).reshape(2, COUNT)
+    assert sorted(first) == sorted(second) == list(range(COUNT))
+    assert list(first) != list(second)
+    assert list(first) != list(range(COUNT))
+
+
+def test_the_seed_decides_the_order():
+    assert list(read(train(seed=1), 150)) == list(read(train(seed=1), 150))
+    assert list(read(train(seed=1), 150)) != list(read(train(seed=2), 150))
+
+
+def test_batches_run_on_over_the_end_of_an_epoch():
+    # 3 batches of 40 from 100 examples: none is short, none is left out.
+    batches = list(train(batch_size=40).take(5))
+    assert [len(batch) for batch in batches] == [40] * 5
+    values, times = np.unique(np.concatenate(batches), return_counts=True)
+    assert list(values) == list(range(COUNT)) and set(times) == {2}
+
+
+def test_a_batch_may_be_larger_than_the_shard():
+    (batch,) = train(50, 3, batch_size=5).take(1)
+    assert set(batch.numpy()) == {3, 53}
+
+
+def test_train_batches_have_a_static_size():
+    assert train(batch_size=7).element_spec.shape == (7,)
+
+
+def test_decode_gets_whole_batches():
+    batches = train(batch_size=10, decode=lambda batch: tf.reduce_sum(batch)[None])
+    assert read(batches, 10).sum() == sum(range(COUNT))
+
+
+@pytest.mark.parametrize("pipelines", [1, 3])
+def test_evaluation_reads_every_example_once(pipelines):
+    batches = [
+        list(
+            pipeline.eval_batches(
+                tf.data.Dataset.range(COUNT),
+                InputContext(pipelines, i),
+                batch_size=32,
+                decode=lambda batch: batch * 2,
+            ).as_numpy_iterator()
+        )
+        for i in range(pipelines)
+    ]
+    if pipelines == 1:
+        assert [len(batch) for batch in batches[0]] == [32, 32, 32, 4]
+    seen = np.concatenate([batch for shard in batches for batch in shard])
+    assert sorted(seen) == list(range(0, 2 * COUNT, 2))
