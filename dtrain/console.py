@@ -13,6 +13,8 @@ from typing import TextIO
 import rich.console
 import rich.progress
 
+from dtrain import errors
+
 
 class Console:
     """Writes lines to a terminal and, where there is one, to a log.
@@ -98,13 +100,22 @@ def redirect(log_path: str) -> Console:
 
     Args:
         log_path: appended to; its folder is made.
+
+    Raises:
+        UsageError: the log cannot be written.
     """
-    os.makedirs(os.path.dirname(log_path), exist_ok=True)
+    try:
+        os.makedirs(os.path.dirname(log_path), exist_ok=True)
+        log = open(log_path, "a", buffering=1, errors="replace")
+    except OSError as error:
+        raise errors.UsageError(
+            f"The log {log_path} cannot be written: {error.strerror}. Give a "
+            "--model_dir where it can."
+        ) from error
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(1), "w", buffering=1, errors="replace")
     error_terminal = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")
-    log = open(log_path, "a", buffering=1, errors="replace")
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     console = Console(terminal, error_terminal, log)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -131,18 +132,11 @@ def find(name: str) -> Callable[[config_lib.RunConfig], Experiment]:
     if ":" not in name:
         name = f"dtrain.experiments.{name}:experiment"
     module_name, function_name = name.split(":", 1)
-    # A console script has its own folder on the path, not the user's.
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name + ".").startswith(error.name + "."):
-            raise errors.UsageError(
-                f"--experiment={name}: there is no module {error.name!r} in "
-                f"{os.getcwd()} or on PYTHONPATH. Start the command where it is, or "
-                "install it."
-            ) from error
+            raise _no_module(name, error.name) from error
         raise _failed(f"--experiment={name}: importing {module_name}", error) from error
     except Exception as error:
         raise _failed(f"--experiment={name}: importing {module_name}", error) from error
@@ -175,6 +169,10 @@ def check_name(name: str) -> None:
             f"--experiment={name} is no package.module:function. For a file "
             "my_model.py with a function experiment write my_model:experiment."
         )
+    _add_working_directory()
+    package = module.split(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise _no_module(name, package)
 
 
 def display_name(name: str) -> str:
@@ -252,6 +250,22 @@ def _load(path: str) -> Callable:
         ) from error
     except Exception as error:
         raise _failed(f"Loading the experiment from {path}", error) from error
+
+
+def _add_working_directory() -> None:
+    """Lets modules be found where the command was started.
+
+    A console script has its own folder on the path, not the user's.
+    """
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def _no_module(name: str, module: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"--experiment={name}: there is no module {module!r} in {os.getcwd()} or on "
+        "PYTHONPATH. Start the command where it is, or install it."
+    )
 
 
 def _failed(what: str, error: Exception) -> errors.UsageError:

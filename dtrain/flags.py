@@ -5,6 +5,7 @@ have the flags' names.
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 
@@ -149,4 +150,7 @@ def parse(argv: Sequence[str]) -> RunConfig | None:
 
 
 def _one_line(error: flags.Error) -> str:
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    # What int() and float() say is for programmers.
+    text = re.sub(r"invalid literal for int.*", "not a whole number.", text)
+    return re.sub(r"could not convert string to float.*", "not a number.", text)

@@ -44,7 +44,8 @@ def train(function: ExperimentFunction, config: RunConfig | None = None) -> dict
         DtrainError: the run failed; its kind says how.
     """
     name = getattr(function, "__name__", "experiment").strip("<>")
-    config = _with_model_dir((config or RunConfig()).replace(experiment=name))
+    config = (config or RunConfig()).replace(experiment=name)
+    config = _check_result_file(_with_model_dir(config))
     source = _find_source(config)
     console = console_lib.plain()
     if _is_server(source):
@@ -73,12 +74,12 @@ def run_command(config: RunConfig, is_child: bool) -> int:
     try:
         source = _find_source(config)
         if _is_server(source):
-            if config.model_dir and not is_child:
-                log = model_dir.log_path(os.path.abspath(config.model_dir), source.task)
-                console = console_lib.redirect(log)
+            if not is_child:  # whose output is in a log already
+                folder = os.path.abspath(config.model_dir or model_dir.FOR_SERVERS)
+                console = console_lib.redirect(model_dir.log_path(folder, source.task))
             return _serve(source, console)
         experiment.check_name(config.experiment)
-        config = _with_model_dir(config)
+        config = _check_result_file(_with_model_dir(config))
         # The launcher of a local cluster holds the directory for its chief.
         owner = None if is_child else model_dir.Owner(config.model_dir)
         if _needs_launcher(source, config):
@@ -130,6 +131,19 @@ def _with_model_dir(config: RunConfig) -> RunConfig:
     return config.replace(model_dir=os.path.abspath(path))
 
 
+def _check_result_file(config: RunConfig) -> RunConfig:
+    """Finds out before training, not after, that the result cannot be written."""
+    if config.result_file is None:
+        return config
+    path = os.path.abspath(config.result_file)
+    if not os.access(os.path.dirname(path), os.W_OK):
+        raise errors.UsageError(
+            f"--result_file={path} cannot be written: its folder is not there, or "
+            "not writable. Make the folder first."
+        )
+    return config.replace(result_file=path)
+
+
 def _launch(config: RunConfig, environ, console: Console) -> int:
     console.line(
         f"Starting a local cluster: 1 chief, {config.num_workers} "
@@ -149,7 +163,7 @@ def _launch_for_python(
     # What the function imports has to be found there as it is here.
     python_path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     status = _launch(
-        config.replace(experiment=path, result_file=os.path.abspath(result)),
+        config.replace(experiment=path, result_file=result),
         dict(os.environ, PYTHONPATH=python_path),
         console,
     )
@@ -196,7 +210,7 @@ def _lead(
 
         check = beside.check if beside is not None else None
         result = chief.lead(function, config, cluster, check, console, signals)
-        result["cluster"] = source.cluster.sizes() if source.cluster else {}
+        result["cluster"] = _sizes(source.cluster)
         if config.result_file:
             _write_result(result, config.result_file)
         status = 0
@@ -212,6 +226,11 @@ def _lead(
             beside.stop()
 
 
+def _sizes(cluster: Cluster | None) -> dict[str, int]:
+    """Returns how many tasks take part in training, as the cluster was described."""
+    return cluster.without("evaluator").sizes() if cluster is not None else {}
+
+
 def _part(cluster: Cluster, status: int, console: Console) -> None:
     """Tells every server that the run is over, and how."""
     from dtrain.runtime import farewell
@@ -221,12 +240,6 @@ def _part(cluster: Cluster, status: int, console: Console) -> None:
 
 
 def _write_result(result: dict, path: str) -> None:
-    path = os.path.abspath(path)
-    try:
-        with open(path + ".tmp", "w") as file:
-            json.dump(result, file, indent=1)
-        os.replace(path + ".tmp", path)
-    except OSError as error:
-        raise errors.UsageError(
-            f"--result_file={path} cannot be written: {error.strerror}."
-        ) from error
+    with open(path + ".tmp", "w") as file:
+        json.dump(result, file, indent=1)
+    os.replace(path + ".tmp", path)

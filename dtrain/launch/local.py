@@ -97,13 +97,11 @@ class _Launcher:
             self._start(task)
         self._write_tasks()
         chief = self._children[self._cluster.chief]
-        forwarded = 0
+        asked = 0  # how many signals have been acted upon
         while chief.process.poll() is None:
-            for signum in self._signals.received[forwarded:]:
-                forwarded += 1
-                if forwarded > 1:  # asked twice: no more waiting for a checkpoint
-                    return 128 + signum
-                chief.process.send_signal(signum)
+            if len(self._signals.received) > asked:
+                self._ask_to_stop(chief, self._signals.received[asked], asked)
+                asked += 1
             self._update_states()
             lost = self._find_lost()
             if lost is not None:
@@ -146,6 +144,19 @@ class _Launcher:
                     child.state = "running"
         if [child.state for child in self._children.values()] != before:
             self._write_tasks()
+
+    def _ask_to_stop(self, chief: Child, signum: int, asked_before: int) -> None:
+        """Passes a signal on; whoever asks twice does not wait for a checkpoint.
+
+        Raises:
+            Interrupted: it is the second, or there is nothing to save yet.
+        """
+        if asked_before or not chief.was_running:
+            raise errors.Interrupted(signum)
+        chief.process.send_signal(signum)
+        self._console.line(
+            "Stopping: the chief saves a checkpoint. Once more stops at once."
+        )
 
     def _find_lost(self) -> Child | None:
         """Returns a server that died and was not told to leave.

@@ -10,6 +10,8 @@ import sys
 from dtrain import errors
 from dtrain.cluster.spec import Task
 
+# Where a server's log goes if no model directory is given.
+FOR_SERVERS = os.path.join("runs", "servers")
 _OWNER_FILE = "owner.lock"
 
 

@@ -21,6 +21,7 @@ def prepare(
     """
     environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     environ.setdefault("KERAS_BACKEND", "tensorflow")
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # logs without every INFO line
     if cluster is None:
         return
     hosts = {split_address(cluster.address(task))[0] for task in cluster.tasks()}

@@ -2,9 +2,45 @@
 
 import gzip
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+
+
+class Clock:
+    """A clock that stands still until it is told how much time has passed."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        return self.time
+
+    def advance(self, seconds):
+        self.time += seconds
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def run_python():
+    """A function that runs Python source in a process of its own."""
+
+    def run(source, *args, **kwargs):
+        return subprocess.run(
+            [sys.executable, "-c", source, *map(str, args)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            **kwargs,
+        )
+
+    return run
 
 
 @pytest.fixture

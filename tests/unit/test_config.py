@@ -1,0 +1,142 @@
+"""RunConfig: its defaults, what it refuses, and its way back to flags."""
+
+import dataclasses
+
+import pytest
+
+from dtrain import errors
+from dtrain.config import RunConfig
+
+
+def message_of(**options):
+    with pytest.raises(errors.UsageError) as caught:
+        RunConfig(**options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("strategy", "ps"),
+        ("experiment", "digits_mlp"),
+        ("model_dir", None),
+        ("train_steps", None),
+        ("batch_size", None),
+        ("optimizer", None),
+        ("learning_rate", None),
+        ("seed", 0),
+        ("steps_per_loop", None),
+        ("eval_every", 0),
+        ("checkpoint_every", 1000),
+        ("checkpoint_secs", 600),
+        ("keep_checkpoints", 5),
+        ("summary_every", 100),
+        ("log_every", 100),
+        ("result_file", None),
+        ("num_workers", 2),
+        ("num_ps", 1),
+        ("cluster", "auto"),
+        ("startup_timeout", 300),
+    ],
+)
+def test_defaults_that_scripts_rely_on(name, value):
+    assert getattr(RunConfig(), name) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"strategy": "pss"}, ["--strategy=pss", "local, ps", "Did you mean ps?"]),
+        ({"strategy": "PS"}, ["--strategy=PS", "local, ps"]),
+        ({"cluster": "flag"}, ["--cluster=flag", "Did you mean flags?"]),
+        ({"train_steps": 0}, ["--train_steps=0", "too small", "Give 1 or more"]),
+        ({"train_steps": -5}, ["--train_steps=-5", "too small"]),
+        ({"train_steps": 1.5}, ["--train_steps=1.5", "not a whole number"]),
+        ({"train_steps": "10"}, ["--train_steps='10'", "not a whole number"]),
+        ({"batch_size": 0}, ["--batch_size=0", "Give 1 or more"]),
+        ({"seed": -1}, ["--seed=-1", "Give 0 or more"]),
+        ({"steps_per_loop": 0}, ["--steps_per_loop=0"]),
+        ({"eval_every": -1}, ["--eval_every=-1"]),
+        ({"checkpoint_every": -1}, ["--checkpoint_every=-1"]),
+        ({"checkpoint_secs": -0.5}, ["--checkpoint_secs=-0.5"]),
+        ({"keep_checkpoints": 0}, ["--keep_checkpoints=0", "Give 1 or more"]),
+        ({"summary_every": -1}, ["--summary_every=-1"]),
+        ({"log_every": -1}, ["--log_every=-1"]),
+        ({"num_workers": 0}, ["--num_workers=0"]),
+        ({"num_ps": 0}, ["--num_ps=0"]),
+        ({"startup_timeout": 0}, ["--startup_timeout=0"]),
+        ({"learning_rate": 0.0}, ["--learning_rate=0.0", "above 0"]),
+        ({"learning_rate": -0.1}, ["--learning_rate=-0.1"]),
+        ({"learning_rate": float("nan")}, ["--learning_rate=nan"]),
+    ],
+)
+def test_refuses_with_what_was_given_and_what_to_give(options, parts):
+    message = message_of(**options)
+    assert not [part for part in parts if part not in message], message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 2**32},  # NumPy and Keras take seeds of 32 bits
+        {"startup_timeout": float("nan")},
+        {"checkpoint_secs": float("nan")},
+        {"learning_rate": "0.1"},
+        {"checkpoint_secs": "60"},
+    ],
+    ids=str,
+)
+def test_refuses_what_would_only_fail_later(options):
+    (name,) = options
+    assert f"--{name}=" in message_of(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"train_steps": 1, "batch_size": 1, "steps_per_loop": 1},
+        {"eval_every": 0, "checkpoint_every": 0, "checkpoint_secs": 0},
+        {"summary_every": 0, "log_every": 0, "keep_checkpoints": 1},
+        {"seed": 2**32 - 1},
+        {"learning_rate": 1e-12},
+        {"checkpoint_secs": 0.5, "startup_timeout": 1},
+    ],
+)
+def test_accepts_the_least(options):
+    config = RunConfig(**options)
+    assert {name: getattr(config, name) for name in options} == options
+
+
+def test_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunConfig().seed = 1
+
+
+def test_replace_checks_again():
+    config = RunConfig(seed=3)
+    assert config.replace(num_ps=2) == RunConfig(seed=3, num_ps=2)
+    with pytest.raises(errors.UsageError, match="--num_ps=0"):
+        config.replace(num_ps=0)
+
+
+def test_an_experiments_defaults_fill_only_what_is_not_given():
+    own = {"train_steps": 50, "batch_size": 8}
+    given = RunConfig(train_steps=7, seed=3)
+    assert given.with_defaults(own) == RunConfig(train_steps=7, batch_size=8, seed=3)
+    assert given.with_defaults({}) == given
+
+
+def test_an_experiments_defaults_are_checked_too():
+    with pytest.raises(errors.UsageError, match="--batch_size=0"):
+        RunConfig().with_defaults({"batch_size": 0})
+
+
+def test_flags_are_only_those_that_differ_from_the_defaults():
+    assert RunConfig().to_flags() == []
+    config = RunConfig(strategy="local", learning_rate=0.5, ps_hosts="a:1,b:2")
+    assert config.to_flags() == [
+        "--strategy=local",
+        "--learning_rate=0.5",
+        "--ps_hosts=a:1,b:2",
+    ]

@@ -1,0 +1,112 @@
+"""The kinds of failure, their exit statuses, and what messages say."""
+
+import json
+import signal
+import threading
+
+import cloudpickle
+import pytest
+
+from dtrain import config, errors
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.UsageError("x"), 2),
+        (errors.TaskUnavailable("x"), 3),
+        (errors.TrainingFailed("x"), 4),
+        (errors.DtrainError("x"), 4),
+        (errors.Interrupted(signal.SIGHUP), 129),
+        (errors.Interrupted(signal.SIGINT), 130),
+        (errors.Interrupted(signal.SIGTERM), 143),
+    ],
+    ids=repr,
+)
+def test_every_kind_has_its_exit_status(error, status):
+    assert error.exit_status == status
+    assert isinstance(error, errors.DtrainError)
+
+
+def test_an_interruption_names_its_signal():
+    error = errors.Interrupted(signal.SIGTERM)
+    assert (str(error), error.signum) == ("Stopped by SIGTERM.", signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (2, errors.UsageError),
+        (3, errors.TaskUnavailable),
+        (4, errors.TrainingFailed),
+        (1, errors.TaskUnavailable),
+        (-9, errors.TaskUnavailable),
+        (130, errors.Interrupted),
+        (143, errors.Interrupted),
+        (255, errors.TaskUnavailable),  # no signal has the number 127
+    ],
+)
+def test_an_exit_status_becomes_the_error_that_it_stands_for(status, kind):
+    error = errors.from_status(status, "It failed.")
+    assert type(error) is kind
+    if kind is errors.Interrupted:
+        assert error.exit_status == status
+    else:
+        assert str(error) == "It failed."
+
+
+@pytest.mark.parametrize(
+    ("given", "suggestion"),
+    [("wroker", " Did you mean worker?"), ("chief", ""), ("", "")],
+)
+def test_suggestions_are_made_only_where_a_name_is_near(given, suggestion):
+    assert errors.did_you_mean(given, iter(["ps", "worker"])) == suggestion
+
+
+def caught(function):
+    try:
+        function()
+    except Exception as error:
+        return error
+
+
+def raise_here():
+    raise ValueError("\n  first line \nsecond line")
+
+
+def fail_in_a_library():
+    json.loads("?")
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (raise_here, "ValueError: first line"),
+        (fail_in_a_library, "JSONDecodeError: Expecting value: line 1 column 1 (char"),
+    ],
+)
+def test_a_foreign_error_is_described_by_kind_first_line_and_the_users_line(
+    function, what
+):
+    line = function.__code__.co_firstlineno + 1
+    text = errors.describe(caught(function))
+    assert text.startswith(what)
+    assert text.endswith(f"({__file__}, line {line})")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: config.RunConfig().with_defaults({"no_field": 1}),  # raises in dtrain
+        lambda: cloudpickle.dumps(threading.Lock()),  # raises in an installed package
+    ],
+    ids=["dtrain", "package"],
+)
+def test_the_place_is_the_users_and_not_in_dtrain_nor_in_a_package(function):
+    line = function.__code__.co_firstlineno
+    assert errors.describe(caught(function)).endswith(f"({__file__}, line {line})")
+
+
+def test_an_error_without_a_message_or_a_place():
+    assert errors.describe(ValueError()) == "ValueError: "
