@@ -21,6 +21,11 @@ from dtrain.strategies.base import Trainer
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.ps import PsTrainer
 
+# Trainers on a cluster live as long as the process. To collect one, TensorFlow
+# removes its functions from every task and waits for that with the interpreter
+# locked, while a worker may be waiting for a generator that needs the interpreter.
+_kept: list[Trainer] = []
+
 
 def lead(
     function: Callable[[RunConfig], experiment.Experiment],
@@ -55,9 +60,11 @@ def lead(
 
 
 def _make_trainer(what, config, cluster, check, console) -> Trainer:
-    if config.strategy == "ps":
-        return PsTrainer(what, config, cluster, console, check)
-    return LocalTrainer(what, config)
+    if cluster is None:
+        return LocalTrainer(what, config)
+    trainer = PsTrainer(what, config, cluster, console, check)
+    _kept.append(trainer)
+    return trainer
 
 
 def _make_callbacks(config: RunConfig) -> list[Callback]:

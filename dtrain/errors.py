@@ -6,6 +6,7 @@ prints it without a traceback and exits with `exit_status`.
 
 import difflib
 import os
+import re
 import signal
 import traceback
 from collections.abc import Iterable
@@ -76,9 +77,15 @@ def describe(error: BaseException) -> str:
         and f"{os.sep}site-packages{os.sep}" not in frame.filename
         and os.path.exists(frame.filename)
     ]
-    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    text = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras writes in bold
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    if lines[0] == "in user code:":  # AutoGraph: a stack, and then the message
+        lines = lines[-1:]
+    # Keras leads up to what the layer itself said.
+    while lines[1:] and re.search("^Exception encountered when calling|:$", lines[0]):
+        lines = lines[1:]
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {lines[0].strip()}{place}"
+    return f"{type(error).__name__}: {lines[0]}{place}"
 
 
 def from_status(status: int, message: str) -> DtrainError:

@@ -82,7 +82,7 @@ class Experiment:
                     f"strategy decides where it is called: {name}=lambda: ..."
                 )
             # A Keras model is callable, but with inputs: not a factory.
-            if hasattr(value, "trainable_variables"):
+            if hasattr(value, "trainable_variables") and not isinstance(value, type):
                 raise errors.UsageError(
                     f"Experiment({name}=...) got a {type(value).__name__} that is "
                     f"already built. Give a function that builds it: {name}=lambda: ..."

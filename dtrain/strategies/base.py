@@ -6,6 +6,7 @@ with `Model.stateless_call`, and only then is anything written. So the same code
 runs where the variables are and far from them.
 """
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -126,8 +127,8 @@ class Step:
         state = [self._read_state(v, step) for v in self._model.non_trainable_variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            y_pred, new_state, added = self._model.stateless_call(
-                weights, state, x, training=True, return_losses=True
+            y_pred, new_state, added = call(
+                self._model, weights, state, x, training=True
             )
             loss = self._objective.loss(y, y_pred, sample_weight, added)
         gradients = tape.gradient(loss, weights)
@@ -196,6 +197,26 @@ class Step:
                 variable.value.assign_add(after - before)
             else:
                 variable.value.assign(after)
+
+
+def call(
+    model: keras.Model, weights: Sequence, state: Sequence, x: Any, training: bool
+) -> tuple[Any, list, list]:
+    """Calls a model with the values of its variables.
+
+    Args:
+        weights: values of the trainable variables.
+        state: values of the other variables.
+        x: inputs.
+        training: passed on if the model's `call` takes it, as Keras' `fit` does.
+
+    Returns:
+        Outputs, new values of the other variables, and losses that the model adds.
+    """
+    parameters = inspect.signature(model.call).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    arguments = {"training": training} if "training" in parameters or takes_any else {}
+    return model.stateless_call(weights, state, x, return_losses=True, **arguments)
 
 
 def pack(

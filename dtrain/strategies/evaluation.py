@@ -6,6 +6,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.experiment import Experiment
 from dtrain.strategies import pipelines
+from dtrain.strategies.base import call
 from dtrain.strategies.failures import explain
 from dtrain.strategies.objective import Objective, rows, unpack
 
@@ -59,8 +60,6 @@ class Evaluation:
     @tf.autograph.experimental.do_not_convert
     def _measure(self, batch, weights, state, metrics):
         x, y, sample_weight = unpack(batch)
-        y_pred, _, added = self._model.stateless_call(
-            weights, state, x, training=False, return_losses=True
-        )
+        y_pred, _, added = call(self._model, weights, state, x, training=False)
         loss = self._objective.loss(y, y_pred, sample_weight, added)
         return loss, rows(x), self._objective.update(metrics, y, y_pred, sample_weight)

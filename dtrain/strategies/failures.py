@@ -26,20 +26,17 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
         )
     if isinstance(error, tf.errors.NotFoundError):
         return errors.TrainingFailed(
-            f"{_first_line(text)} Under --strategy=ps each worker reads the data on "
-            "its own machine, at the path that the chief knows."
+            f"{_first_line(text)} The process that reads a file has to see it: under "
+            "--strategy=ps each worker, on its own machine, at the path that the chief "
+            "knows."
         )
     return errors.TrainingFailed(f"{type(error).__name__}: {_first_line(text)}")
 
 
 def _first_line(text: str) -> str:
-    """Returns the sentence for people, without TensorFlow's notes around it."""
-    text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]", "", text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    useful = [
-        line
-        for line in lines
-        if not line.startswith(("Detected at node", "Additional GRPC", ":{", "node "))
-    ]
-    line = re.sub(r"\s+", " ", (useful or lines or ["no message"])[0])
-    return line if line.endswith(".") else line + "."
+    """Returns what TensorFlow says, without the graph and the stack around it."""
+    text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]", "", text)
+    notes = ("Graph execution error", "Detected at node", "File ", "Additional GRPC")
+    lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+    useful = [line for line in lines if line and not line.startswith(notes)]
+    return (useful or ["no message"])[0].rstrip(".") + "."

@@ -88,7 +88,7 @@ def build_model(experiment: Experiment, element_spec: Any) -> keras.Model:
             "keras.Model (Keras 3)."
         )
     if not model.built or not model.variables:
-        model(example_of_zeros(unpack(element_spec)[0]), training=False)
+        model(example_of_zeros(unpack(element_spec)[0]))
     if not model.trainable_variables:
         raise errors.UsageError("The model has no trainable weights: nothing to train.")
     return model

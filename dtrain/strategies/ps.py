@@ -160,7 +160,7 @@ class PsTrainer:
     def _trace_input(self, experiment: Experiment, num_workers: int):
         """Traces train_data here; each worker runs the trace on its own machine."""
 
-        @tf.function
+        @tf.function(autograph=False)
         def open_pipeline():
             context = InputContext(num_workers, _worker_index(), 1)
             data = pipelines.open_training(experiment.train_data, context)

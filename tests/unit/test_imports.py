@@ -83,8 +83,8 @@ def upward_imports(graph):
     found = []
     for module, names in graph.items():
         own = layer_of(module)
-        if own == "__init__" and "." not in module:
-            continue  # the package itself, the face of all of it
+        if own == "__init__":
+            continue  # the package itself shows parts of all of them
         for name in names:
             if not is_part_of(name, ("dtrain",)):
                 continue

@@ -49,16 +49,14 @@ def test_nobody_holds_a_port_that_was_given_back():
 
 
 def test_a_port_whose_last_connection_is_closing_is_free():
-    with bound(listening=True) as port, socket.socket() as client:
-        pass
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port))
-        server.listen()
-        client = socket.create_connection(("127.0.0.1", port))
-        connection, _ = server.accept()
-        connection.close()  # the side that closes first keeps the port in TIME_WAIT
-        client.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            connection, _ = server.accept()
+            connection.close()  # the side that closes first keeps the port for a while
+            assert client.recv(1) == b""
+    with socket.socket() as strict, pytest.raises(OSError):
+        strict.bind(("127.0.0.1", port))
     assert ports.holder(port) is None
 
 

@@ -1,0 +1,216 @@
+"""Anybody's Keras model and data, from a file or a script outside the package."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+# Every example leaves a file that says which worker read it, in which process.
+READERS = """
+import dtrain, keras, tensorflow as tf
+
+FOLDER = {folder!r}
+
+def leave_trace(worker, example):
+    # The first thread of a process has the process's own number.
+    tids = tf.io.matching_files("/proc/self/task/*")
+    numbers = [tf.strings.as_string(worker), tf.strings.as_string(example)]
+    path = tf.strings.join([FOLDER, "/", tf.strings.join(numbers, "-")])
+    written = tf.io.write_file(path, tf.strings.reduce_join(tids, separator=" "))
+    with tf.control_dependencies([written]):
+        return tf.identity(example)
+
+def train_data(ctx):
+    data = tf.data.Dataset.range(60)
+    data = data.shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
+    data = data.map(lambda e: leave_trace(ctx.input_pipeline_id, e))
+    return data.map(lambda e: (tf.cast([e], tf.float32) / 60.0, 0.0)).batch(4)
+
+@dtrain.defaults(train_steps=60, batch_size=4)
+def experiment(config):
+    print("hello from the experiment")
+    return dtrain.Experiment(
+        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(0.01),
+        loss=lambda y, y_pred: tf.square(y - y_pred[:, 0]),
+        train_data=train_data,
+    )
+"""
+
+
+def test_each_worker_reads_its_own_shard_in_its_own_process(lab):
+    traces = lab.folder / "traces"
+    traces.mkdir()
+    (lab.folder / "my_model.py").write_text(READERS.format(folder=str(traces)))
+    run = lab.dtrain(
+        "--experiment=my_model:experiment",
+        "--num_workers=3",
+        "--steps_per_loop=2",
+        f"--result_file={lab.folder}/result.json",
+    )
+    assert run.wait() == 0
+    assert "hello from the experiment" in run.output
+    result = lab.result()
+    assert result["global_step"] == 60
+    assert result["eval"] is None
+    tasks = lab.tasks()
+    by_worker = {}
+    for path in traces.iterdir():
+        worker, example = map(int, path.name.split("-"))
+        by_worker.setdefault(worker, []).append(example)
+        pids = set(map(int, re.findall(r"/proc/self/task/(\d+)", path.read_text())))
+        assert tasks[f"worker:{worker}"]["pid"] in pids
+    # The union is the whole set, and no example belongs to two workers.
+    assert sorted(e for found in by_worker.values() for e in found) == list(range(60))
+    assert {worker: len(examples) for worker, examples in by_worker.items()} == {
+        0: 20,
+        1: 20,
+        2: 20,
+    }
+
+
+# One weight, whose gradient is 1 in every step: step k takes schedule(k) = k off it.
+# The sum shows whether each ticket was used exactly once and every update arrived.
+TICKETS = """
+import sys
+import dtrain, keras, tensorflow as tf
+
+STEPS = 1999
+
+class Step(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return tf.cast(step, tf.float32)
+    def get_config(self):
+        return {{}}
+
+class Model(keras.Model):
+    def build(self, shape):
+        self.w = self.add_weight(shape=(), initializer="zeros", name="w")
+    def call(self, x):
+        return self.w + 0.0 * x
+
+def data():
+    return tf.data.Dataset.range(12).map(lambda e: ([0.0], [0.0])).batch(2)
+
+def experiment(config):
+    return dtrain.Experiment(
+        model=Model,
+        optimizer=lambda: keras.optimizers.SGD(Step()),
+        loss=lambda y, y_pred: y_pred[:, 0],
+        train_data=data,
+        eval_data=data,
+        metrics=lambda: [keras.metrics.MeanSquaredError(name="mse")],
+    )
+
+result = dtrain.train(experiment, dtrain.RunConfig(
+    num_workers=3, train_steps=STEPS, steps_per_loop=7, checkpoint_every=0,
+    model_dir={model_dir!r}))
+assert result["global_step"] == STEPS, result
+assert result["experiment"] == "experiment"
+print("trained", result["checkpoint"])
+"""
+
+
+def test_three_asynchronous_workers_use_each_step_of_a_schedule_once(lab):
+    run = lab.python(TICKETS.format(model_dir=str(lab.model_dir)))
+    assert run.wait() == 0
+    assert run.output.count("trained") == 1  # the script ran once, not in every task
+    assert f"trained {lab.model_dir}/ckpt-1999" in run.output
+    reader = tf.train.load_checkpoint(str(lab.model_dir / "ckpt-1999"))
+    names = reader.get_variable_to_shape_map()
+    (weight,) = [n for n in names if n.startswith("model/w/")]
+    # Exact: all sums are whole numbers below 2**24.
+    assert reader.get_tensor(weight) == -sum(range(1999))
+    (step,) = [n for n in names if n.startswith("global_step/")]
+    assert reader.get_tensor(step) == 1999
+    (iterations,) = [n for n in names if "optimizer/_iterations/" in n]
+    assert reader.get_tensor(iterations) == 1999
+    assert np.ndim(reader.get_tensor(weight)) == 0
+
+
+FAILING = """
+import dtrain, keras, tensorflow as tf
+
+class Broken(keras.layers.Layer):
+    def call(self, x):
+        raise RuntimeError("the user's own mistake")
+
+def make(model, data=None, learning_rate=0.1):
+    def experiment(config):
+        return dtrain.Experiment(
+            model=model,
+            optimizer=lambda: keras.optimizers.SGD(learning_rate),
+            loss=keras.losses.MeanSquaredError(),
+            train_data=data or good_data,
+        )
+    return experiment
+
+def good_data():
+    return tf.data.Dataset.from_tensors((tf.ones([4, 3]), tf.ones([4, 1]))).repeat()
+
+def missing_file():
+    return tf.data.TextLineDataset("/no/such/file.csv").map(
+        lambda line: (tf.ones([3]), tf.ones([1]))).batch(4)
+
+def empty():
+    return good_data().take(0)
+
+def dense():
+    return keras.Sequential([keras.layers.Dense(1)])
+
+broken_model = make(lambda: keras.Sequential([keras.layers.Dense(1), Broken()]))
+nan = make(dense, learning_rate=1e30)
+no_file = make(dense, missing_file)
+no_data = make(dense, empty)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("broken_model", r"the user's own mistake.*my_model.py, line 6"),
+        ("nan", r"The loss is (nan|inf) at or shortly before global step \d+"),
+        ("no_file", r"/no/such/file.csv; No such file.*each worker, on its own"),
+        ("no_data", r"train_data ended without a batch"),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["local", "ps"])
+def test_what_the_user_got_wrong_ends_every_task_with_status_4(
+    lab, strategy, name, message
+):
+    if strategy == "ps" and name in ("nan", "no_data"):
+        pytest.skip("same path as under local; one cluster less to start")
+    (lab.folder / "my_model.py").write_text(FAILING)
+    run = lab.dtrain(f"--strategy={strategy}", f"--experiment=my_model:{name}")
+    assert run.wait() == 4
+    assert re.search(message, run.output, re.DOTALL)
+    assert "Traceback" not in run.output
+    if strategy == "ps":
+        assert {t["exit_status"] for t in lab.tasks().values()} == {4}
+
+
+GENERATOR = """
+import dtrain, keras, tensorflow as tf
+
+def numbers():
+    while True:
+        yield [1.0, 2.0], [3.0]
+
+def experiment(config):
+    return dtrain.Experiment(
+        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(0.01),
+        loss=keras.losses.MeanSquaredError(),
+        train_data=lambda: tf.data.Dataset.from_generator(numbers, output_signature=(
+            tf.TensorSpec([2]), tf.TensorSpec([1]))).batch(4),
+    )
+"""
+
+
+def test_a_generator_is_named_with_what_it_costs(lab):
+    (lab.folder / "my_model.py").write_text(GENERATOR)
+    run = lab.dtrain("--experiment=my_model:experiment", "--train_steps=40")
+    run.wait_for("Warning: train_data runs Python code .a generator.*chief's process")
+    assert run.output.count("Warning:") == 1
+    assert run.wait(60) == 0

@@ -1,0 +1,190 @@
+"""A trainer that only counts, and what a session needs besides."""
+
+import dataclasses
+import io
+
+import pytest
+import tensorflow as tf
+
+from dtrain.config import RunConfig
+from dtrain.console import Console
+from dtrain.launch.signals import Signals
+from dtrain.session.callbacks.base import Callback
+from dtrain.session.session import Session
+
+
+class FakeTrainer:
+    """Counts steps; with a `lag`, so many calls are under way at a time.
+
+    Args:
+        steps_per_loop: what it asks to be called with.
+        lag: calls that are not done yet when `train` returns.
+        clock: a step takes `step_seconds` of its time.
+        repeats: steps that are done once more than they were asked for, as after
+            the loss of a worker.
+    """
+
+    replicas = 2
+    examples_per_step = 8
+    description = ()
+    checkpoint_options = None
+
+    def __init__(
+        self, steps_per_loop=10, lag=0, clock=None, step_seconds=0.25, repeats=0
+    ):
+        self.steps_per_loop = steps_per_loop
+        self.global_step = 0
+        self.last_loss = 0.0
+        self.worker_steps = [0, 0]
+        self.asked = []  # num_steps of each call
+        self.waits = []  # global steps at which there was quiet
+        self.evaluations = []  # global steps of them
+        self.results = {"loss": 0.25, "accuracy": 0.5, "examples": 1234}
+        self.slow_seconds = 0  # that an evaluation and a save take
+        self.counter = tf.Variable(0, dtype=tf.int64)
+        self.checkpoint = tf.train.Checkpoint(counter=self.counter)
+        self._lag = lag
+        self._clock = clock
+        self._step_seconds = step_seconds
+        self._repeats = repeats
+        self._under_way = []
+        self._untaken = []
+
+    def train(self, num_steps):
+        assert num_steps > 0
+        self.asked.append(num_steps)
+        self._under_way.append(num_steps)
+        while len(self._under_way) > self._lag:
+            self._finish()
+
+    def wait(self):
+        while self._under_way:
+            self._finish()
+        self.global_step += self._repeats
+        self.counter.assign_add(self._repeats)
+        self._repeats = 0
+        self.waits.append(self.global_step)
+
+    def take_means(self):
+        steps, self._untaken = self._untaken, []
+        return {"loss": sum(steps) / len(steps)} if steps else {}
+
+    def evaluate(self):
+        assert not self._under_way
+        self._pass(self.slow_seconds)
+        self.evaluations.append(self.global_step)
+        return self.results
+
+    def learning_rate(self):
+        return 0.125
+
+    def before_save(self):
+        assert not self._under_way
+        self._pass(self.slow_seconds)
+
+    def after_restore(self):
+        self.global_step = int(self.counter.numpy())
+
+    def _finish(self):
+        num_steps = self._under_way.pop(0)
+        for _ in range(num_steps):
+            self.worker_steps[self.global_step % 2] += 1
+            self.global_step += 1
+            self._untaken.append(self.global_step)  # step n has a loss of n
+        self.counter.assign_add(num_steps)
+        self._pass(num_steps * self._step_seconds)
+
+    def _pass(self, seconds):
+        if self._clock is not None:
+            self._clock.advance(seconds)
+
+
+class Recorder(Callback):
+    """Notes what it is told, and that nobody loops for ever."""
+
+    def __init__(self):
+        self.events = []
+        self.loops = 0
+
+    def on_start(self, session):
+        self.events.append(("start", session.step))
+
+    def on_loop(self, session):
+        self.loops += 1
+        assert self.loops < 1000, "the loop makes no progress"
+
+    def on_save(self, session, path):
+        self.events.append(("save", session.step))
+
+    def on_evaluation(self, session, results):
+        self.events.append(("evaluation", session.step))
+
+    def on_end(self, session):
+        self.events.append(("end", session.step))
+
+    def on_error(self, session, error):
+        self.events.append(("error", error))
+
+
+@dataclasses.dataclass
+class Setup:
+    """Everything of one command."""
+
+    session: Session
+    trainer: FakeTrainer
+    recorder: Recorder
+    signals: Signals
+    terminal: io.StringIO
+
+    def run(self):
+        return self.session.run()
+
+    @property
+    def lines(self):
+        return self.terminal.getvalue().splitlines()
+
+
+@pytest.fixture
+def make_trainer(clock):
+    """A function that makes a FakeTrainer on the test's clock."""
+
+    def make(**options):
+        return FakeTrainer(clock=clock, **options)
+
+    return make
+
+
+@pytest.fixture
+def prepare(tmp_path, clock, make_trainer):
+    """A function that sets up a session in the test's folder, as one command would."""
+
+    def prepare(*callbacks, trainer=None, terminal=None, log=None, **options):
+        trainer = trainer or make_trainer()
+        config = RunConfig(
+            **{"train_steps": 30, "batch_size": 8, "strategy": "local", **options},
+            model_dir=str(tmp_path),
+        )
+        terminal = terminal or io.StringIO()
+        recorder, signals = Recorder(), Signals()
+        session = Session(
+            trainer,
+            config,
+            [*callbacks, recorder],
+            Console(terminal, log=log),
+            signals,
+            now=clock,
+        )
+        return Setup(session, trainer, recorder, signals, terminal)
+
+    return prepare
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """A function that lists the steps of the checkpoints in the test's folder."""
+
+    def steps():
+        names = (path.stem for path in tmp_path.glob("ckpt-*.index"))
+        return sorted(int(name.removeprefix("ckpt-")) for name in names)
+
+    return steps

@@ -1,0 +1,85 @@
+"""The stopwatch counts training alone."""
+
+import pytest
+
+from dtrain.session.stopwatch import Stopwatch
+
+
+@pytest.fixture
+def watch(clock):
+    return Stopwatch(clock)
+
+
+@pytest.fixture
+def loop(watch, clock):
+    """A function that trains up to a step in so many seconds."""
+
+    def run(before, step, seconds):
+        watch.run(before)
+        clock.advance(seconds)
+        watch.note(step)
+
+    return run
+
+
+def measured(watch):
+    return watch.seconds(), watch.speed()
+
+
+def test_nothing_done(watch, clock):
+    clock.advance(5)
+    assert measured(watch) == (0, None)
+
+
+def test_the_first_loop_is_left_out(watch, loop):
+    loop(0, 10, 60)  # traces
+    loop(10, 20, 2)
+    loop(20, 40, 3)
+    assert measured(watch) == (5, 6)
+
+
+def test_the_only_loop_counts(watch, loop):
+    loop(0, 10, 4)
+    assert measured(watch) == (4, 2.5)
+
+
+def test_a_loop_in_which_no_step_was_finished_is_not_the_first(watch, loop):
+    loop(0, 0, 30)  # under way
+    loop(0, 10, 30)
+    loop(10, 20, 5)
+    assert measured(watch) == (5, 2)
+
+
+def test_a_resumed_run_counts_from_where_it_started(watch, loop):
+    loop(1000, 1010, 60)
+    loop(1010, 1020, 2)
+    assert measured(watch) == (2, 5)
+
+
+def test_what_is_not_training_does_not_count(watch, loop, clock):
+    loop(0, 10, 60)
+    clock.advance(1)  # callbacks count: the steps wait for them
+    loop(10, 20, 2)
+    with watch.paused():
+        clock.advance(100)
+    clock.advance(100)  # until the next step
+    loop(20, 30, 2)
+    with watch.paused():
+        clock.advance(100)
+    assert measured(watch) == (5, 4)
+
+
+def test_a_pause_before_the_first_step(watch, loop, clock):
+    with watch.paused():
+        clock.advance(100)
+    loop(0, 10, 60)
+    loop(10, 20, 2)
+    assert measured(watch) == (2, 5)
+
+
+def test_a_pause_right_after_the_first_loop(watch, loop, clock):
+    loop(0, 10, 60)
+    with watch.paused():
+        clock.advance(100)
+    loop(10, 20, 2)
+    assert measured(watch) == (2, 5)

@@ -1,0 +1,80 @@
+"""A small problem to train on, and what a strategy makes of it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dtrain.config import RunConfig
+from dtrain.experiment import Experiment
+
+
+class Problem:
+    """Twelve batches of eight examples: four features, one target."""
+
+    def __init__(self):
+        generator = np.random.default_rng(0)
+        self.x = generator.normal(size=(96, 4)).astype(np.float32)
+        self.y = (self.x @ [[1], [-2], [3], [0.5]]).astype(np.float32)
+
+    def data(self):
+        return tf.data.Dataset.from_tensor_slices((self.x, self.y)).batch(8)
+
+    def batches(self, count):
+        """The first batches of the data, repeated for ever."""
+        return list(self.data().repeat().take(count))
+
+    @staticmethod
+    def model():
+        """A model whose initial weights are the same each time."""
+        init = keras.initializers.GlorotUniform(seed=1)
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(6, activation="relu", kernel_initializer=init),
+                keras.layers.Dense(1, kernel_initializer=init),
+            ]
+        )
+
+    def experiment(self, **changes):
+        fields = {
+            "model": self.model,
+            "optimizer": lambda: keras.optimizers.SGD(0.05),
+            "loss": keras.losses.MeanSquaredError(),
+            "train_data": self.data,
+        }
+        return Experiment(**{**fields, **changes})
+
+
+@pytest.fixture
+def problem():
+    return Problem()
+
+
+@pytest.fixture
+def config():
+    return RunConfig(strategy="local", train_steps=100, batch_size=8)
+
+
+def weights_of(model):
+    return [variable.numpy() for variable in model.variables]
+
+
+def train_with_keras(model, optimizer, loss, batches):
+    """A hand-written loop, one eager step a batch: what dtrain has to agree with."""
+    optimizer.build(model.trainable_variables)
+    losses = []
+    for x, y in batches:
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+            if model.losses:
+                value += tf.add_n(model.losses)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        losses.append(float(value))
+    return losses
+
+
+@pytest.fixture
+def keras_loop():
+    return train_with_keras

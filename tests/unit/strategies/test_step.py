@@ -1,0 +1,318 @@
+"""One step of training: what a hand-written Keras loop does, to the last digit."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.strategies.base import Step
+from dtrain.strategies.objective import Objective
+
+STEPS = 6
+
+
+class Run:
+    """Steps of dtrain's on a model, eagerly: what is traced elsewhere is the same."""
+
+    def __init__(self, problem, model, optimizer, start=0, **fields):
+        self.model, self.optimizer = model, optimizer
+        self.counter = tf.Variable(start, dtype=tf.int64)
+        optimizer.build(model.trainable_variables)
+        experiment = problem.experiment(**fields)
+        x, y = problem.batches(1)[0]
+        self.objective = Objective(experiment, [], y, model(x))
+        self.step = Step(model, optimizer, self.objective, self.counter)
+
+    def __call__(self, batches):
+        return [float(self.step.run(batch, [])[0]) for batch in batches]
+
+
+def assert_same_variables(ours, theirs, rtol=1e-5, atol=1e-6):
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(
+            a.numpy(), b.numpy(), rtol=rtol, atol=atol, err_msg=a.path
+        )
+
+
+schedules = keras.optimizers.schedules
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.SGD(0.05),
+        lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+        lambda: keras.optimizers.SGD(schedules.ExponentialDecay(0.1, 2, 0.5)),
+        lambda: keras.optimizers.SGD(0.05, weight_decay=0.1),
+        lambda: keras.optimizers.SGD(0.05, clipvalue=0.1),
+        lambda: keras.optimizers.SGD(0.05, clipnorm=0.1),
+        lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.1),
+        lambda: keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.5),
+        lambda: keras.optimizers.SGD(
+            0.05, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+        ),
+        lambda: keras.optimizers.Adam(schedules.CosineDecay(0.1, 5)),
+        lambda: keras.optimizers.Adam(0.1, amsgrad=True),
+        lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1),
+        lambda: keras.optimizers.Adadelta(0.1),
+        lambda: keras.optimizers.Adafactor(0.1),
+        lambda: keras.optimizers.Adagrad(0.1),
+        lambda: keras.optimizers.Adamax(0.1),
+        lambda: keras.optimizers.Ftrl(0.1),
+        lambda: keras.optimizers.Lamb(0.1),
+        lambda: keras.optimizers.Lion(0.01),
+        lambda: keras.optimizers.Muon(0.1),
+        lambda: keras.optimizers.Nadam(0.1),
+        lambda: keras.optimizers.RMSprop(0.1, momentum=0.9, centered=True),
+    ],
+    ids=lambda make: "-".join(
+        str(value)
+        for value in (
+            type(make()).__name__,
+            *(k for k, v in make().get_config().items() if v is True),
+        )
+    ),
+)
+def test_every_optimizer_does_what_it_does_in_keras(make, problem, keras_loop):
+    batches = problem.batches(STEPS)
+    theirs, reference = problem.model(), make()
+    losses = keras_loop(theirs, reference, keras.losses.MeanSquaredError(), batches)
+    run = Run(problem, problem.model(), make())
+    assert run(batches) == pytest.approx(losses, rel=1e-5)
+    assert_same_variables(run.model.variables, theirs.variables)
+    slots = [v for v in run.optimizer.variables if v is not run.optimizer.iterations]
+    expected = [v for v in reference.variables if v is not reference.iterations]
+    assert_same_variables(slots, expected)
+    assert int(run.counter) == STEPS
+
+
+def test_schedules_follow_the_counter_and_not_the_optimizers_own(problem):
+    """As on a worker, whose optimizer's count says nothing."""
+    decay = schedules.PiecewiseConstantDecay([9], [0.0, 0.1])
+    run = Run(problem, problem.model(), keras.optimizers.SGD(decay), start=8)
+    batches = problem.batches(3)
+    moved = []
+    for batch in batches:
+        before = run.model.variables[0].numpy()
+        run([batch])
+        moved.append(bool(np.any(run.model.variables[0].numpy() != before)))
+    # Steps 8 and 9 use schedule(8) and schedule(9): the boundary is still below.
+    assert moved == [False, False, True]
+    assert int(run.optimizer.iterations) == 0
+    assert int(run.counter) == 11
+
+
+def test_regularizers_and_what_the_model_adds_are_trained_on(problem, keras_loop):
+    def model():
+        class Penalty(keras.layers.Layer):
+            def call(self, x):
+                self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+                return x
+
+        init = keras.initializers.GlorotUniform(seed=1)
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(
+                    6, kernel_initializer=init, kernel_regularizer="l2"
+                ),
+                Penalty(),
+                keras.layers.Dense(
+                    1, kernel_initializer=init, activity_regularizer="l1"
+                ),
+            ]
+        )
+
+    batches = problem.batches(STEPS)
+    theirs = model()
+    losses = keras_loop(
+        theirs, keras.optimizers.SGD(0.05), keras.losses.MeanSquaredError(), batches
+    )
+    run = Run(problem, model(), keras.optimizers.SGD(0.05))
+    assert run(batches) == pytest.approx(losses, rel=1e-5)
+    assert_same_variables(run.model.variables, theirs.variables)
+
+
+def test_constraints_are_applied(problem, keras_loop):
+    def model():
+        init = keras.initializers.GlorotUniform(seed=1)
+        limit = keras.constraints.UnitNorm()
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(
+                    6, kernel_initializer=init, kernel_constraint=limit
+                ),
+                keras.layers.Dense(1, kernel_initializer=init),
+            ]
+        )
+
+    batches = problem.batches(STEPS)
+    theirs = model()
+    keras_loop(
+        theirs, keras.optimizers.SGD(0.05), keras.losses.MeanSquaredError(), batches
+    )
+    run = Run(problem, model(), keras.optimizers.SGD(0.05))
+    run(batches)
+    assert_same_variables(run.model.variables, theirs.variables)
+    norms = np.linalg.norm(run.model.layers[0].kernel.numpy(), axis=0)
+    np.testing.assert_allclose(norms, 1, rtol=1e-5)
+
+
+def test_moving_averages_of_batch_norm_are_keras_own(problem, keras_loop):
+    def model():
+        init = keras.initializers.GlorotUniform(seed=1)
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(6, kernel_initializer=init),
+                keras.layers.BatchNormalization(momentum=0.8),
+                keras.layers.Dense(1, kernel_initializer=init),
+            ]
+        )
+
+    batches = problem.batches(STEPS)
+    theirs = model()
+    keras_loop(
+        theirs, keras.optimizers.SGD(0.05), keras.losses.MeanSquaredError(), batches
+    )
+    run = Run(problem, model(), keras.optimizers.SGD(0.05))
+    run(batches)
+    assert_same_variables(run.model.variables, theirs.variables)
+    average = run.model.layers[1].moving_mean.numpy()
+    assert np.all(average != 0)
+
+
+def test_an_integer_that_the_model_counts_is_kept(problem):
+    class Counter(keras.layers.Layer):
+        def build(self, shape):
+            self.calls = self.add_weight(dtype="int32", trainable=False, name="calls")
+            self.seen = self.add_weight(dtype="bool", trainable=False, name="seen")
+
+        def call(self, x):
+            self.calls.assign_add(1)
+            self.seen.assign(True)
+            return x
+
+    model = keras.Sequential([keras.Input((4,)), Counter(), keras.layers.Dense(1)])
+    run = Run(problem, model, keras.optimizers.SGD(0.05))
+    before = int(model.layers[0].calls)
+    model.layers[0].seen.assign(False)
+    run(problem.batches(3))
+    assert int(model.layers[0].calls) == before + 3
+    assert bool(model.layers[0].seen)
+
+
+class Masks(keras.layers.Layer):
+    """Two dropouts of the same rate, whose masks it gives out as the output."""
+
+    def __init__(self, same_layer=False):
+        super().__init__()
+        self.first = keras.layers.Dropout(0.5, seed=1)
+        self.second = self.first if same_layer else keras.layers.Dropout(0.5, seed=2)
+        self.masks = []
+
+    def build(self, shape):
+        self.weight = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x, training=False):
+        ones = keras.ops.ones((8, 16))
+        masks = [layer(ones, training=training) for layer in (self.first, self.second)]
+        if training:
+            self.masks.append([np.asarray(mask) for mask in masks])
+        return x[:, :1] * self.weight
+
+
+@pytest.mark.parametrize("same_layer", [False, True], ids=["two layers", "one layer"])
+def test_dropout_masks_differ_from_step_to_step_and_from_call_to_call(
+    same_layer, problem
+):
+    layer = Masks(same_layer)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    layer.masks.clear()
+    Run(problem, model, keras.optimizers.SGD(0.05))(problem.batches(4))
+    masks = [mask for pair in layer.masks for mask in pair]
+    assert len(masks) == 8
+    assert len({mask.tobytes() for mask in masks}) == 8
+    assert {0.0, 2.0} == set(np.unique(masks))
+
+
+def test_a_resumed_run_goes_on_with_the_same_masks(problem):
+    def masks(start, count):
+        layer = Masks()
+        model = keras.Sequential([keras.Input((4,)), layer])
+        run = Run(problem, model, keras.optimizers.SGD(0.05), start=start)
+        layer.masks.clear()
+        run(problem.batches(count))
+        return layer.masks
+
+    np.testing.assert_array_equal(masks(0, 4)[2:], masks(2, 2))
+
+
+def test_a_weight_that_the_loss_does_not_reach_stays_as_it_is(problem):
+    inputs = keras.Input((4,))
+    used, unused = keras.layers.Dense(1), keras.layers.Dense(1)
+    model = keras.Model(inputs, used(inputs) + 0 * keras.ops.stop_gradient(unused(inputs)))
+    before = unused.kernel.numpy(), used.kernel.numpy()
+    Run(problem, model, keras.optimizers.SGD(0.05))(problem.batches(2))
+    np.testing.assert_array_equal(unused.kernel.numpy(), before[0])
+    assert np.any(used.kernel.numpy() != before[1])
+
+
+def test_a_loss_that_reaches_no_weight_fails(problem):
+    run = Run(
+        problem,
+        problem.model(),
+        keras.optimizers.SGD(0.05),
+        loss=lambda y, y_pred: tf.reduce_sum(y, -1),
+    )
+    with pytest.raises(errors.TrainingFailed, match="none of the model's trainable"):
+        run(problem.batches(1))
+
+
+def test_an_embedding_is_trained_by_rows(problem, keras_loop):
+    def model():
+        init = keras.initializers.RandomUniform(seed=1)
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Rescaling(0.0, offset=2.0),
+                keras.layers.Embedding(5, 3, embeddings_initializer=init),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, kernel_initializer=init),
+            ]
+        )
+
+    batches = problem.batches(STEPS)
+    for make in (
+        lambda: keras.optimizers.Adagrad(0.1),
+        lambda: keras.optimizers.Adam(0.1, global_clipnorm=0.5),
+    ):
+        theirs = model()
+        keras_loop(theirs, make(), keras.losses.MeanSquaredError(), batches)
+        run = Run(problem, model(), make())
+        run(batches)
+        assert_same_variables(run.model.variables, theirs.variables)
+
+
+def test_half_precision_trains_as_in_keras(problem, keras_loop):
+    def model():
+        init = keras.initializers.GlorotUniform(seed=1)
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(6, kernel_initializer=init, dtype="mixed_bfloat16"),
+                keras.layers.Dense(1, kernel_initializer=init),
+            ]
+        )
+
+    batches = problem.batches(STEPS)
+    theirs = model()
+    keras_loop(
+        theirs, keras.optimizers.SGD(0.05), keras.losses.MeanSquaredError(), batches
+    )
+    run = Run(problem, model(), keras.optimizers.SGD(0.05))
+    run(batches)
+    assert_same_variables(run.model.variables, theirs.variables, rtol=1e-2, atol=1e-3)
+    assert {v.dtype for v in run.model.variables} == {"float32"}
