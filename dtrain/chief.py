@@ -56,7 +56,12 @@ def lead(
     trainer = _make_trainer(what, config, cluster, check, console)
     _show_banner(trainer, config, cluster, console)
     callbacks = [*_make_callbacks(config), *_check_callbacks(what.callbacks())]
-    return Session(trainer, config, callbacks, console, signals).run()
+    result = Session(trainer, config, callbacks, console, signals).run()
+    console.line(
+        f"Done: global step {result['global_step']}. "
+        f"tensorboard --logdir={config.model_dir}"
+    )
+    return result
 
 
 def _make_trainer(what, config, cluster, check, console) -> Trainer:

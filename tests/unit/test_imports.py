@@ -30,10 +30,7 @@ CONTENT = ("data", "models", "experiments")
 GROUND = ("errors", "version", "config", "experiment")
 
 TENSORFLOW = ("tensorflow", "keras")
-WITHOUT_TENSORFLOW = ("errors", "version", "config", "experiment", "cluster") + (
-    "console",
-    "launch",
-)
+WITHOUT_TENSORFLOW = (*GROUND, "cluster", "console", "launch")
 
 
 def read_package(folder):

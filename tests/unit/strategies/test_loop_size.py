@@ -1,0 +1,79 @@
+"""How many steps a call packs: as many as take a quarter of a second."""
+
+import pytest
+
+from dtrain.strategies import base
+from dtrain.strategies.base import LoopSize
+
+
+@pytest.fixture
+def train(clock):
+    """A function that lets calls of a size's own length pass; returns the sizes."""
+
+    def train(size, step_seconds, calls, workers=1):
+        sizes = []
+        for _ in range(calls):
+            for _ in range(workers):
+                steps = size.steps
+                clock.advance(steps * step_seconds / workers)
+                size.note(steps)
+            sizes.append(size.steps)
+        return sizes
+
+    return train
+
+
+def test_what_somebody_says_is_kept(clock, train):
+    size = LoopSize(7, now=clock)
+    assert train(size, 1.0, 5) == [7] * 5
+
+
+def test_it_starts_with_one_unrolled_piece(clock):
+    assert LoopSize(None, now=clock).steps == base.UNROLL
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "expected"),
+    [
+        (0.005, 50),
+        (0.0041, 60),  # 61 in a quarter of a second: in pieces of ten
+        (0.0001, 100),  # not more, so that Ctrl-C need not wait
+        (0.025, 10),
+        (0.05, 5),  # below ten, one by one
+        (0.1, 2),
+        (10.0, 1),
+    ],
+)
+def test_it_settles_at_a_quarter_of_a_second(step_seconds, expected, clock, train):
+    sizes = train(LoopSize(None, now=clock), step_seconds, 100)
+    assert sizes[-10:] == [expected] * 10
+
+
+def test_the_first_call_is_not_measured(clock, train):
+    size = LoopSize(None, now=clock)
+    clock.advance(1000)  # tracing
+    size.note(size.steps)
+    assert size.steps == base.UNROLL
+    assert train(size, 0.005, 50)[-1] == 50
+
+
+def test_workers_share_the_speed(clock, train):
+    size = LoopSize(None, num_workers=4, now=clock)
+    # Each of four needs 5 ms a step: 50 of its own steps in a quarter of a second.
+    assert train(size, 0.005, 50, workers=4)[-1] == 50
+
+
+def test_time_that_is_not_training_does_not_count(clock, train):
+    size = LoopSize(None, now=clock)
+    train(size, 0.005, 50)
+    for _ in range(5):
+        size.pause()
+        clock.advance(1000)  # an evaluation
+        assert train(size, 0.005, 20)[-1] == 50
+
+
+def test_it_follows_a_change_of_speed(clock, train):
+    size = LoopSize(None, now=clock)
+    assert train(size, 0.005, 50)[-1] == 50
+    assert train(size, 0.0125, 50)[-1] == 20
+    assert train(size, 0.005, 50)[-1] == 50
