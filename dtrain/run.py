@@ -6,7 +6,9 @@ or the only process there is. TensorFlow is imported only by those that use it.
 
 import json
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 
@@ -22,6 +24,8 @@ from dtrain.launch.signals import Signals
 from dtrain.runtime import environment
 
 _CHIEF = Task("chief", 0)
+# For servers that start at the same time as a chief that fails at once.
+_APPEAR_SECONDS = 10.0
 
 ExperimentFunction = Callable[[RunConfig], experiment.Experiment]
 
@@ -99,7 +103,10 @@ def run_command(config: RunConfig, is_child: bool) -> int:
         return error.exit_status
     except Exception as error:
         # Not one of ours, so most likely the user's model, loss or data.
-        console.error(f"dtrain: training failed: {errors.describe(error)}")
+        console.error(
+            f"dtrain: training failed: {errors.describe(error)}. The traceback is in "
+            f"{model_dir.log_path(config.model_dir, _CHIEF)}."
+        )
         console.log("".join(traceback.format_exception(error)))
         return errors.TrainingFailed.exit_status
 
@@ -215,6 +222,10 @@ def _lead(
             _write_result(result, config.result_file)
         status = 0
         return result
+    except KeyboardInterrupt:
+        stopped = errors.Interrupted((signals.received or [signal.SIGINT])[0])
+        status = stopped.exit_status
+        raise stopped from None
     except errors.DtrainError as error:
         status = error.exit_status
         raise
@@ -233,8 +244,17 @@ def _sizes(cluster: Cluster | None) -> dict[str, int]:
 
 def _part(cluster: Cluster, status: int, console: Console) -> None:
     """Tells every server that the run is over, and how."""
-    from dtrain.runtime import farewell
+    from dtrain.runtime import farewell, preflight
 
+    if not farewell.is_connected(cluster):
+        # This chief failed early; the servers may be about to start.
+        deadline = time.monotonic() + (0 if status > 128 else _APPEAR_SECONDS)
+        answering = preflight.find_servers(cluster)
+        while len(answering) < len(cluster.servers()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            answering = preflight.find_servers(cluster)
+        if answering:
+            farewell.connect(cluster, answering)
     for task in farewell.tell(cluster, status):
         console.log(f"{task} could not be told that the run is over.")
 

@@ -82,6 +82,10 @@ class Cluster:
             for index in range(len(addresses))
         )
 
+    def servers(self) -> tuple[Task, ...]:
+        """Returns the tasks that serve a chief: the workers and the ps."""
+        return tuple(task for task in self.tasks() if task.type in ("worker", "ps"))
+
     def sizes(self) -> dict[str, int]:
         """Returns how many tasks each job has; only jobs that have some."""
         return {job: len(addresses) for job, addresses in self.jobs.items()}

@@ -4,8 +4,6 @@ import signal
 import threading
 import types
 
-from dtrain import errors
-
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -17,8 +15,8 @@ class Signals:
 
     Attributes:
         received: the numbers of the signals so far, in order.
-        at_once: while true, a signal raises `Interrupted` where it arrives, since
-            there is nothing to save yet.
+        at_once: while true, a signal raises `KeyboardInterrupt` where it arrives,
+            since there is nothing to save yet.
     """
 
     def __init__(self, at_once: bool = False):
@@ -41,4 +39,4 @@ class Signals:
     def _note(self, signum: int, frame: types.FrameType | None) -> None:
         self.received.append(signum)
         if self.at_once:
-            raise errors.Interrupted(signum)
+            raise KeyboardInterrupt

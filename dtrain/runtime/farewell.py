@@ -10,6 +10,7 @@ it. Nothing is left on any disk, and no other process can be meant by mistake.
 
 import os
 import threading
+from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -37,10 +38,10 @@ class Listener:
 
 
 def tell(cluster: Cluster, status: int, timeout: float = 5.0) -> list[Task]:
-    """Tells every ps and worker of a connected cluster to leave with `status`.
+    """Tells every ps and worker of a cluster to leave with `status`.
 
     Args:
-        cluster: the cluster that this process is connected to as its chief.
+        cluster: of which this process is the chief, connected or not.
         status: the exit status that the servers are to end with.
         timeout: seconds after which a server that does not answer is given up.
 
@@ -50,18 +51,44 @@ def tell(cluster: Cluster, status: int, timeout: float = 5.0) -> list[Task]:
     told = set()
 
     def write(task: Task) -> None:
-        device = f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"
         try:
-            with tf.device(device):
+            with tf.device(_device(task)):
                 tf.io.write_file(_PATH, f"{status}\n")
         except tf.errors.OpError:
             return  # a lost server; the caller hears of it as not told
         told.add(task)
 
-    tasks = [t for t in cluster.tasks() if t.type in ("ps", "worker")]
+    tasks = cluster.servers()
     threads = [threading.Thread(target=write, args=(t,), daemon=True) for t in tasks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout)
     return [task for task in tasks if task not in told]
+
+
+def is_connected(cluster: Cluster) -> bool:
+    """Returns whether this process has connected to the cluster's servers."""
+    devices = {device.name for device in tf.config.list_logical_devices()}
+    return any(_device(task) in devices for task in cluster.servers())
+
+
+def connect(cluster: Cluster, tasks: Collection[Task]) -> None:
+    """Connects to servers only to part from them.
+
+    A chief that fails early, over its data for instance, has not connected yet.
+
+    Args:
+        cluster: of which this process is the chief.
+        tasks: the ps and workers that accept connections, at least one.
+    """
+    jobs: dict[str, dict[int, str]] = {}
+    for task in [*tasks, cluster.chief]:
+        jobs.setdefault(task.type, {})[task.index] = cluster.address(task)
+    tf.config.experimental_connect_to_cluster(
+        tf.train.ClusterSpec(jobs), job_name="chief", protocol="grpc"
+    )
+
+
+def _device(task: Task) -> str:
+    return f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from dtrain import errors
-from dtrain.cluster.spec import Cluster, split_address
+from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.console import Console
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -31,9 +31,9 @@ def wait_for_servers(
         TaskUnavailable: some are still missing after `timeout`.
     """
     started = said = now()
-    missing = [t for t in cluster.tasks() if t.type in ("ps", "worker")]
     while True:
-        missing = [t for t in missing if not _accepts(cluster.address(t))]
+        answering = find_servers(cluster)
+        missing = [t for t in cluster.servers() if t not in answering]
         if not missing:
             return
         if check is not None:
@@ -49,6 +49,11 @@ def wait_for_servers(
             said = now()
             console.line(f"Waiting for {names}.")
         time.sleep(0.1)
+
+
+def find_servers(cluster: Cluster) -> list[Task]:
+    """Returns the ps and workers that accept connections now."""
+    return [task for task in cluster.servers() if _accepts(cluster.address(task))]
 
 
 def _accepts(address: str) -> bool:

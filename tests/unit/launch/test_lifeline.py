@@ -30,32 +30,38 @@ signal.pause()
 """
 
 
-def is_alive(pid):
+def is_alive(process):
     try:
         # What nobody has waited for yet is dead as well.
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
 @pytest.fixture
-def parent():
-    process = subprocess.Popen(
+def family():
+    """A parent, its child, and what the child says of itself."""
+    with subprocess.Popen(
         [sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True
-    )
-    yield process
-    process.kill()
-    process.communicate()
+    ) as parent:
+        attached, pid, leaks = parent.stdout.readline().split()
+        child = psutil.Process(int(pid))
+        yield parent, child, (attached, leaks)
+        for process in (child, parent):
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
 
 
-def test_a_child_dies_with_a_parent_that_is_killed(parent):
-    attached, pid, leaks = parent.stdout.readline().split()
+def test_a_child_dies_with_a_parent_that_is_killed(family):
+    parent, child, (attached, leaks) = family
     assert (attached, leaks) == ("True", "False")
-    assert is_alive(int(pid))
+    assert is_alive(child)
     parent.kill()
     parent.wait()
     deadline = time.monotonic() + 10
-    while is_alive(int(pid)):
+    while is_alive(child):
         assert time.monotonic() < deadline, "the child lives on"
         time.sleep(0.01)
 

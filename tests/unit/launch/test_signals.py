@@ -53,9 +53,13 @@ def test_before_there_is_anything_to_save_a_signal_stops_at_once(signum):
             signal.raise_signal(signum)
         assert caught.value.exit_status == 128 + signum
         assert signals.received == [signum]
+
+
+def test_from_then_on_a_signal_waits_for_a_checkpoint():
+    with Signals(at_once=True) as signals:
         signals.at_once = False
-        signal.raise_signal(signum)
-        assert signals.received == [signum, signum]
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.received == [signal.SIGTERM]
 
 
 def test_a_signal_that_is_ignored_stays_ignored():

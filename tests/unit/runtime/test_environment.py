@@ -49,7 +49,11 @@ def test_without_a_cluster_proxies_are_left_alone():
 @pytest.mark.parametrize("cluster", [None, CLUSTER], ids=["alone", "cluster"])
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("TF_FORCE_GPU_ALLOW_GROWTH", "true"), ("KERAS_BACKEND", "tensorflow")],
+    [
+        ("TF_FORCE_GPU_ALLOW_GROWTH", "true"),
+        ("KERAS_BACKEND", "tensorflow"),
+        ("TF_CPP_MIN_LOG_LEVEL", "1"),
+    ],
 )
 def test_a_variable_is_set_unless_the_user_has_set_it(name, value, cluster):
     assert prepared(cluster)[name] == value

@@ -15,13 +15,9 @@ LOST_PS = (
 
 IN_A_GRAPH = """Graph execution error:
 
-Detected at node IteratorGetNext defined at (most recent call last):
+Detected at node PyFunc defined at (most recent call last):
 <stack traces unavailable>
-Detected at node EagerPyFunc defined at (most recent call last):
-  File "train.py", line 3, in <module>
-
-2 root error(s) found.
-  (0) INVALID_ARGUMENT:  ValueError: line 7 has no label
+ValueError: line 7 has no label
 Traceback (most recent call last):
 
   File "data.py", line 12, in generate
@@ -29,8 +25,9 @@ Traceback (most recent call last):
 
 ValueError: line 7 has no label
 
-\t [[{{node EagerPyFunc}}]]
-\t [[IteratorGetNext]]
+
+\t [[{{node PyFunc}}]]
+\t [[while/body/_1/while/IteratorGetNext]] [Op:__inference_packed_88]
 """
 
 
@@ -99,10 +96,7 @@ def test_any_other_error_is_told_in_its_own_words(kind, text, expected):
 
 def test_an_error_inside_of_a_graph_is_told_without_the_graph():
     message = str(explain(make(tf.errors.InvalidArgumentError, IN_A_GRAPH)))
-    assert "ValueError: line 7 has no label" in message
-    assert "\n" not in message
-    for note in ("Graph execution", "Detected at", "stack traces", "[["):
-        assert note not in message
+    assert message == "InvalidArgumentError: ValueError: line 7 has no label."
 
 
 def test_what_tensorflow_really_raises_is_explained():

@@ -40,12 +40,12 @@ def test_it_starts_with_one_unrolled_piece(clock):
         (0.0001, 100),  # not more, so that Ctrl-C need not wait
         (0.025, 10),
         (0.05, 5),  # below ten, one by one
-        (0.1, 2),
+        (0.11, 2),
         (10.0, 1),
     ],
 )
 def test_it_settles_at_a_quarter_of_a_second(step_seconds, expected, clock, train):
-    sizes = train(LoopSize(None, now=clock), step_seconds, 100)
+    sizes = train(LoopSize(None, now=clock), step_seconds, 1000)
     assert sizes[-10:] == [expected] * 10
 
 

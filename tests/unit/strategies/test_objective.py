@@ -67,7 +67,6 @@ def measured(objective, *batches):
         ([MAE(), MAE()], {"b": 0.1}, 4),
         ({"b": MAE(), "a": MSE()}, {"a": 3, "b": 2}, 3 * 14 / 3 + 40),
     ],
-    ids=str,
 )
 def test_losses_by_output_are_weighted_and_added(loss, weights, expected):
     objective = make(loss=loss, loss_weights=weights)
@@ -216,7 +215,6 @@ def test_a_metric_with_several_results_gives_them_all():
         ({"metrics": lambda: {"c": mean_error()}}, ["metrics=", "'c'", "a, b"]),
         ({"metrics": lambda: ["mae", "mae"]}, ["metrics=", "'mae'", "keras.metrics"]),
     ],
-    ids=str,
 )
 def test_what_does_not_fit_the_outputs_is_named(fields, parts):
     message = message_of(make, **{"loss": [MAE(), MAE()], **fields})
@@ -230,7 +228,8 @@ def test_an_output_that_is_misspelt_gets_a_suggestion():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"loss": [MAE(), MAE()]}, {"loss_weights": [0.5, 0.5]}], ids=str
+    "fields",
+    [{"loss": [MAE(), MAE()]}, {"loss_weights": [0.5, 0.5]}],
 )
 def test_a_list_that_is_too_long_for_one_output_is_named(fields):
     (name,) = fields

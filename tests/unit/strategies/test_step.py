@@ -245,6 +245,7 @@ def test_a_resumed_run_goes_on_with_the_same_masks(problem):
     np.testing.assert_array_equal(masks(0, 4)[2:], masks(2, 2))
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_a_weight_that_the_loss_does_not_reach_stays_as_it_is(problem):
     inputs = keras.Input((4,))
     used, unused = keras.layers.Dense(1), keras.layers.Dense(1)
