@@ -85,15 +85,22 @@ class RunConfig:
                     f"--{name}={value!r} is not a whole number. Give one of {least} "
                     "or more."
                 )
-            if value < least:
+            _check_number(name, value)
+            if not value >= least:  # NaN, too
                 raise errors.UsageError(
                     f"--{name}={value} is too small. Give {least} or more."
                 )
-        if self.learning_rate is not None and not self.learning_rate > 0:
+        if self.seed >= 2**32:
             raise errors.UsageError(
-                f"--learning_rate={self.learning_rate} would not train anything. "
-                "Give a number above 0."
+                f"--seed={self.seed} is too large. Give less than {2**32}."
             )
+        if self.learning_rate is not None:
+            _check_number("learning_rate", self.learning_rate)
+            if not self.learning_rate > 0:
+                raise errors.UsageError(
+                    f"--learning_rate={self.learning_rate} would not train anything. "
+                    "Give a number above 0."
+                )
 
     def replace(self, **changes: Any) -> "RunConfig":
         """Returns a copy with some fields changed."""
@@ -127,3 +134,8 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
             f"--{name}={value} is unknown. Choose one of: {', '.join(choices)}."
             + errors.did_you_mean(value, choices)
         )
+
+
+def _check_number(name: str, value: Any) -> None:
+    if not isinstance(value, (int, float)):
+        raise errors.UsageError(f"--{name}={value!r} is not a number. Give one.")

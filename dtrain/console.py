@@ -89,6 +89,10 @@ class _Lines(io.TextIOBase):
             self._console.line(line)
         return len(text)
 
+    def flush(self) -> None:
+        if self._rest:
+            self.write("\n")
+
 
 def plain() -> Console:
     """Returns a console on this process's own stdout and stderr."""

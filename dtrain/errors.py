@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import signal
+import sysconfig
 import traceback
 from collections.abc import Iterable
 
@@ -70,27 +71,30 @@ def describe(error: BaseException) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    library = sysconfig.get_path("stdlib") + os.sep
     own = [
         frame
         for frame in frames
-        if not frame.filename.startswith((package, "<"))
+        if not frame.filename.startswith((package, library, "<"))
         and f"{os.sep}site-packages{os.sep}" not in frame.filename
         and os.path.exists(frame.filename)
     ]
     text = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras writes in bold
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     if lines[0] == "in user code:":  # AutoGraph: a stack, and then the message
-        lines = lines[-1:]
+        lines = [lines[-1].removeprefix(f"{type(error).__name__}: ")]
     # Keras leads up to what the layer itself said.
     while lines[1:] and re.search("^Exception encountered when calling|:$", lines[0]):
         lines = lines[1:]
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     return f"{type(error).__name__}: {lines[0]}{place}"
 
 
 def from_status(status: int, message: str) -> DtrainError:
     """Returns the error that stands for another process's exit status."""
-    if status > 128:
+    if status - 128 in set(signal.Signals):
         return Interrupted(status - 128)
     kinds = (UsageError, TaskUnavailable, TrainingFailed)
     by_status = {kind.exit_status: kind for kind in kinds}

@@ -144,8 +144,9 @@ def find(name: str) -> Callable[[config_lib.RunConfig], Experiment]:
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value)]
         raise errors.UsageError(
-            f"--experiment={name}: {module.__file__} has no function "
-            f"{function_name!r}." + errors.did_you_mean(function_name, known)
+            f"--experiment={name}: {getattr(module, '__file__', None) or module_name} "
+            f"has no function {function_name!r}."
+            + errors.did_you_mean(function_name, known)
         )
     return function
 
@@ -171,7 +172,7 @@ def check_name(name: str) -> None:
         )
     _add_working_directory()
     package = module.split(".")[0]
-    if importlib.util.find_spec(package) is None:
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
         raise _no_module(name, package)
 
 

@@ -90,7 +90,8 @@ class _TextFlag(flags.BooleanFlag):
         super().__init__(name, False, help_text, allow_hide_cpp=True)
 
     def parse(self, argument):
-        if argument:
+        super().parse(argument)
+        if self.value:
             print(self._text())
             raise _Done
 

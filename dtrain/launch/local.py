@@ -47,12 +47,15 @@ def run(config: RunConfig, environ: Mapping[str, str], console: Console) -> int:
 
     Raises:
         TaskUnavailable: a task died, or no ports could be had.
+        Interrupted: a signal came before there was anything to save, or a second one.
     """
     with Signals() as signals:
         for _ in range(_PORT_TRIES):
             launcher = _Launcher(config, environ, console, signals)
             try:
                 return launcher.run()
+            except KeyboardInterrupt:  # asked twice: no waiting for a checkpoint
+                raise errors.Interrupted(signals.received[0]) from None
             except _PortLost as error:
                 console.line(f"{error} Trying again with other ports.")
             finally:
@@ -97,11 +100,11 @@ class _Launcher:
             self._start(task)
         self._write_tasks()
         chief = self._children[self._cluster.chief]
-        asked = 0  # how many signals have been acted upon
+        asked = False
         while chief.process.poll() is None:
-            if len(self._signals.received) > asked:
-                self._ask_to_stop(chief, self._signals.received[asked], asked)
-                asked += 1
+            if self._signals.received and not asked:
+                self._ask_to_stop(chief, self._signals.received[0])
+                asked = True
             self._update_states()
             lost = self._find_lost()
             if lost is not None:
@@ -145,13 +148,13 @@ class _Launcher:
         if [child.state for child in self._children.values()] != before:
             self._write_tasks()
 
-    def _ask_to_stop(self, chief: Child, signum: int, asked_before: int) -> None:
-        """Passes a signal on; whoever asks twice does not wait for a checkpoint.
+    def _ask_to_stop(self, chief: Child, signum: int) -> None:
+        """Passes a signal on.
 
         Raises:
-            Interrupted: it is the second, or there is nothing to save yet.
+            Interrupted: there is nothing to save yet.
         """
-        if asked_before or not chief.was_running:
+        if not chief.was_running:
             raise errors.Interrupted(signum)
         chief.process.send_signal(signum)
         self._console.line(

@@ -8,15 +8,16 @@ ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """While it is entered, signals that ask to stop are noted, not obeyed.
+    """While it is entered, a signal that asks to stop is noted, not obeyed.
+
+    A second one raises `KeyboardInterrupt` where it arrives: no more waiting.
 
     A signal that the process was told to ignore (nohup) stays ignored. Outside the
     main thread, where Python allows no handlers, nothing is noted.
 
     Attributes:
         received: the numbers of the signals so far, in order.
-        at_once: while true, a signal raises `KeyboardInterrupt` where it arrives,
-            since there is nothing to save yet.
+        at_once: while true, the first one raises too: there is nothing to save.
     """
 
     def __init__(self, at_once: bool = False):
@@ -38,5 +39,5 @@ class Signals:
 
     def _note(self, signum: int, frame: types.FrameType | None) -> None:
         self.received.append(signum)
-        if self.at_once:
+        if self.at_once or len(self.received) > 1:
             raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from dtrain.console import Console
 from dtrain.launch.signals import Signals
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.stopwatch import Stopwatch
-from dtrain.strategies.base import Trainer
+from dtrain.strategies.base import Trainer, Window
 
 
 class Session:
@@ -69,18 +69,14 @@ class Session:
         self._first_step = self.step
         # What the trainer was asked for; `step`, what is done, may lag behind.
         self._asked = self.step
-        self._means: dict[str, float] | None = None
 
     @property
     def step(self) -> int:
         return self.trainer.global_step
 
-    @property
-    def means(self) -> dict[str, float]:
-        """Loss and metrics over the steps since they were asked for in another loop."""
-        if self._means is None:
-            self._means = self.trainer.take_means()
-        return self._means
+    def window(self) -> Window:
+        """Returns a view of loss and metrics from here on, for one callback."""
+        return self.trainer.totals.window()
 
     def run(self) -> dict:
         """Trains up to the last step; returns what the result file holds.
@@ -97,7 +93,7 @@ class Session:
                 self._interrupt()
             self._call("on_end")
         except BaseException as error:
-            self._call("on_error", error)
+            self._tell_of(error)
             raise
         return self._result()
 
@@ -112,11 +108,15 @@ class Session:
                 self._asked += num_steps
             if self._asked >= stop:
                 self._settle()
-            self._stopwatch.note(self.step)
-            self.last_loss = self.trainer.last_loss
-            self._means = None
-            self._call("on_loop")
-        self._settle()
+            self._end_loop()
+        if not self.is_quiet:  # a signal came
+            self._settle()
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._stopwatch.note(self.step)
+        self.last_loss = self.trainer.totals.last_loss
+        self._call("on_loop")
 
     def save(self) -> str:
         """Writes a checkpoint of this step; needs quiet. Returns its path."""
@@ -177,7 +177,7 @@ class Session:
                 path, options=self.trainer.checkpoint_options
             )
             status.assert_existing_objects_matched()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
+        except (AssertionError, IndexError, ValueError, tf.errors.OpError) as error:
             raise errors.UsageError(
                 f"{path} does not fit this model and optimizer: "
                 f"{str(error).splitlines()[0]} Use the --experiment and --optimizer "
@@ -190,6 +190,15 @@ class Session:
     def _call(self, name: str, *args) -> None:
         for callback in self._callbacks:
             getattr(callback, name)(self, *args)
+
+    def _tell_of(self, error: BaseException) -> None:
+        """Tells every callback of an error, and none of them hides it."""
+        for callback in self._callbacks:
+            try:
+                callback.on_error(self, error)
+            except Exception as another:
+                name = type(callback).__name__
+                self.console.error(f"{name}.on_error: {errors.describe(another)}")
 
     def _result(self) -> dict:
         """Returns the content of the result file (docs/flags.md)."""

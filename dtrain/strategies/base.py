@@ -33,7 +33,7 @@ class Trainer(Protocol):
 
     Attributes:
         global_step: updates that are known to be done.
-        last_loss: mean loss of the packed call that finished last.
+        totals: loss and metrics of all steps that are known to be done.
         steps_per_loop: steps worth asking for in one call of `train`.
         replicas: replicas that compute the same step of training.
         examples_per_step: examples that one update sees, over all replicas.
@@ -45,7 +45,7 @@ class Trainer(Protocol):
     """
 
     global_step: int
-    last_loss: float
+    totals: "Totals"
     steps_per_loop: int
     replicas: int
     examples_per_step: int
@@ -59,9 +59,6 @@ class Trainer(Protocol):
 
     def wait(self) -> None:
         """Returns once every step that was asked for is done."""
-
-    def take_means(self) -> dict[str, float]:
-        """Returns loss and metrics over the steps done since the last call."""
 
     def evaluate(self) -> dict[str, float] | None:
         """Runs over every evaluation example exactly once; needs `wait` before.
@@ -134,7 +131,7 @@ class Step:
         gradients = tape.gradient(loss, weights)
         self._apply(gradients, step)
         self._write_state(state, new_state)
-        return loss, self._objective.update(metrics, y, y_pred, sample_weight)
+        return loss, self._objective.update(metrics, y, y_pred)
 
     def _take_ticket(self) -> tf.Tensor:
         """Returns the number of this step, 0-based, and counts it.
@@ -174,13 +171,8 @@ class Step:
             )
         iterations = optimizer.iterations
         ticket = tf.cast(step, iterations.dtype)
-        with keras.StatelessScope(state_mapping=[(iterations, ticket)]) as scope:
+        with _TicketScope(state_mapping=[(iterations, ticket)]):
             optimizer.apply(gradients, trainable)
-        # What went through Keras' own assign was kept by the scope: constraints.
-        for variable in [*trainable, *optimizer.variables]:
-            value = scope.get_current_value(variable)
-            if value is not None and variable is not iterations:
-                variable.assign(value)
 
     def _write_state(self, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]) -> None:
         """Writes what the model's call changed, such as moving averages.
@@ -197,6 +189,15 @@ class Step:
                 variable.value.assign_add(after - before)
             else:
                 variable.value.assign(after)
+
+
+class _TicketScope(keras.StatelessScope):
+    """Gives the optimizer its count, and lets it write all else as usual."""
+
+    def add_update(self, update):
+        variable, value = update
+        if self.get_current_value(variable) is None:  # all but the count
+            variable.value.assign(value)
 
 
 def call(
@@ -235,17 +236,25 @@ def pack(
         objective: whose metric states start at zero, and are packed with the loss.
     """
 
+    # Loops by hand, because AutoGraph wraps what the user's code raises in a stack.
     def packed(iterator, num_steps):
-        loss_sum = tf.zeros([], tf.float32)
-        metrics = objective.initial_states()
-        for _ in tf.range(num_steps // UNROLL):
-            for _ in range(UNROLL):
-                loss, metrics = step(next(iterator), metrics)
-                loss_sum += loss
-        for _ in tf.range(num_steps % UNROLL):
+        def one(index, loss_sum, metrics):
             loss, metrics = step(next(iterator), metrics)
-            loss_sum += loss
-        return objective.pack(loss_sum, metrics)
+            return index + 1, loss_sum + loss, metrics
+
+        def many(index, *state):
+            for _ in range(UNROLL):
+                _, *state = one(index, *state)
+            return index + 1, *state
+
+        state = tf.zeros([], tf.float32), objective.initial_states()
+        loops = (many, num_steps // UNROLL), (one, num_steps % UNROLL)
+        for body, times in loops:
+            start = tf.zeros([], tf.int64)
+            _, *state = tf.while_loop(
+                lambda index, *_, times=times: index < times, body, (start, *state)
+            )
+        return objective.pack(*state)
 
     return packed
 
@@ -299,31 +308,48 @@ class LoopSize:
 
 
 class Totals:
-    """Loss and metrics of the steps done since they were last taken.
+    """Loss and metrics of all steps so far.
 
     Attributes:
-        last_loss: mean loss of the last call alone.
+        last_loss: mean loss of the call that finished last.
     """
 
     def __init__(self, objective: Objective):
         self._objective = objective
-        self._sum: np.ndarray | None = None
+        self._sum: np.ndarray | float = 0.0
         self._steps = 0
         self.last_loss = 0.0
 
     def add(self, totals: np.ndarray, num_steps: int) -> None:
         """Adds what one packed call returned."""
-        self._sum = totals if self._sum is None else self._sum + totals
+        self._sum = self._sum + totals
         self._steps += num_steps
         self.last_loss = float(totals[0]) / num_steps
 
+    def window(self) -> "Window":
+        """Returns a view of the steps from here on."""
+        return Window(self)
+
+
+class Window:
+    """Loss and metrics of the steps since they were last taken through this window.
+
+    Args:
+        totals: of which it shows a part.
+    """
+
+    def __init__(self, totals: Totals):
+        self._totals = totals
+        self._before = totals._sum, totals._steps
+
     def take(self) -> dict[str, float]:
         """Returns means since the last call; empty if there was no step."""
-        if self._sum is None:
+        before, steps_before = self._before
+        now, steps = self._totals._sum, self._totals._steps
+        self._before = now, steps
+        if steps == steps_before:
             return {}
-        means = self._objective.results(self._sum, self._steps)
-        self._sum, self._steps = None, 0
-        return means
+        return self._totals._objective.results(now - before, steps - steps_before)
 
 
 def _is_seed(variable: keras.Variable) -> bool:

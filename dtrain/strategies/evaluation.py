@@ -62,4 +62,4 @@ class Evaluation:
         x, y, sample_weight = unpack(batch)
         y_pred, _, added = call(self._model, weights, state, x, training=False)
         loss = self._objective.loss(y, y_pred, sample_weight, added)
-        return loss, rows(x), self._objective.update(metrics, y, y_pred, sample_weight)
+        return loss, rows(x), self._objective.update(metrics, y, y_pred)

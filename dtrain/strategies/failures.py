@@ -36,7 +36,7 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
 def _first_line(text: str) -> str:
     """Returns what TensorFlow says, without the graph and the stack around it."""
     text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]", "", text)
-    notes = ("Graph execution error", "Detected at node", "File ", "Additional GRPC")
+    notes = ("Graph execution", "Detected at", "<stack", "File ", "Additional GRPC")
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
     useful = [line for line in lines if line and not line.startswith(notes)]
     return (useful or ["no message"])[0].rstrip(".") + "."

@@ -43,8 +43,10 @@ class LocalTrainer:
             experiment, self._model, data.element_spec
         )
         step = base.Step(self._model, self._optimizer, self._objective, self._counter)
-        self._packed = tf.function(base.pack(step.run, self._objective))
-        self._totals = base.Totals(self._objective)
+        self._packed = tf.function(
+            base.pack(step.run, self._objective), autograph=False
+        )
+        self.totals = base.Totals(self._objective)
         self._evaluation = evaluation.Evaluation(
             experiment, self._model, self._objective
         )
@@ -54,7 +56,7 @@ class LocalTrainer:
             totals = self._packed(self._iterator, tf.constant(num_steps, tf.int64))
         except tf.errors.OpError as error:
             raise explain(error) from error
-        self._totals.add(totals.numpy(), num_steps)
+        self.totals.add(totals.numpy(), num_steps)
         self.global_step += num_steps
         self._loop_size.note(num_steps)
 
@@ -64,13 +66,6 @@ class LocalTrainer:
     @property
     def steps_per_loop(self) -> int:
         return self._loop_size.steps
-
-    @property
-    def last_loss(self) -> float:
-        return self._totals.last_loss
-
-    def take_means(self) -> dict[str, float]:
-        return self._totals.take()
 
     def evaluate(self) -> dict[str, float] | None:
         return self._evaluation.run()

@@ -53,6 +53,12 @@ class Objective:
     ):
         self._names = _names_of(y_pred, output_names)
         self._losses = self._by_output("loss", experiment.loss)
+        for loss in self._losses:
+            if loss is not None and not callable(loss):
+                raise errors.UsageError(
+                    f"Experiment(loss={loss!r}) is no loss. Give a keras.losses.Loss, "
+                    "or a function (y_true, y_pred) -> loss per example."
+                )
         self._weights = self._by_output("loss_weights", experiment.loss_weights)
         self._metrics = []  # (index of the output, name, metric)
         for index, metrics in enumerate(
@@ -68,6 +74,11 @@ class Objective:
                 name = metric.name
                 if len(self._names) > 1:
                     name = f"{self._names[index]}_{name}"
+                if name in ("loss", "examples", *self.metric_names):
+                    raise errors.UsageError(
+                        f"A metric is named {name!r}, as another result is. Give it a "
+                        "name of its own: name=..."
+                    )
                 self._metrics.append((index, name, metric))
         self._start = self._build_metrics(y, y_pred)
 
@@ -109,21 +120,19 @@ class Objective:
         """Returns the metrics' states before any batch."""
         return [tf.constant(value) for value in self._start]
 
-    def update(
-        self, states: list[tf.Tensor], y: Any, y_pred: Any, sample_weight: Any
-    ) -> list[tf.Tensor]:
-        """Returns the metrics' states after one more batch."""
+    def update(self, states: list[tf.Tensor], y: Any, y_pred: Any) -> list[tf.Tensor]:
+        """Returns the metrics' states after one more batch.
+
+        Sample weights do not count, as in Keras' `compile(metrics=)`.
+        """
         if not self._metrics:
             return states
         labels = self._flatten("labels", y)
         predictions = self._flatten("outputs", y_pred)
-        weights = self._spread(sample_weight)
         new, rest = [], list(states)
         for index, _, metric in self._metrics:
             own, rest = _split(rest, len(metric.variables))
-            new += metric.stateless_update_state(
-                own, labels[index], predictions[index], sample_weight=weights[index]
-            )
+            new += metric.stateless_update_state(own, labels[index], predictions[index])
         return new
 
     def pack(self, loss_sum: tf.Tensor, states: list[tf.Tensor]) -> tf.Tensor:
@@ -188,6 +197,11 @@ class Objective:
             return [value.get(name) for name in self._names]
         if count == 1:
             single = isinstance(value, (list, tuple)) and field != "metrics"
+            if single and len(value) != 1:
+                raise errors.UsageError(
+                    f"Experiment({field}={value!r}) is a list of {len(value)}, but the "
+                    "model has one output. Give a single one."
+                )
             return list(value) if single else [value]
         if value is None or (field == "metrics" and not value):
             return [None] * count
@@ -227,10 +241,27 @@ class Objective:
 def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     if isinstance(loss, keras.losses.Loss):
         return tf.reduce_mean(loss(y, y_pred, sample_weight=sample_weight))
-    values = tf.convert_to_tensor(loss(y, y_pred))
+    values = tf.convert_to_tensor(loss(*_align(y, y_pred)))
     if sample_weight is not None:
-        values *= tf.cast(sample_weight, values.dtype)
+        weight = tf.cast(sample_weight, values.dtype)
+        values, weight = _align(values, weight)
+        while weight.shape.rank < values.shape.rank:
+            weight = weight[..., tf.newaxis]
+        values *= weight
     return tf.reduce_mean(values)
+
+
+def _align(first: Any, second: Any) -> tuple[Any, Any]:
+    """Gives two tensors the same rank, if one has a last dimension of 1 too many.
+
+    As Keras' `compile(loss=function)` does; else (n,) against (n, 1) would be (n, n).
+    """
+    first, second = tf.convert_to_tensor(first), tf.convert_to_tensor(second)
+    if first.shape.rank == second.shape.rank + 1 and first.shape[-1] == 1:
+        return first, second[..., tf.newaxis]
+    if second.shape.rank == first.shape.rank + 1 and second.shape[-1] == 1:
+        return first[..., tf.newaxis], second
+    return first, second
 
 
 def _names_of(y_pred: Any, output_names: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
     if config.optimizer is not None:
         try:
             optimizer = keras.optimizers.get(config.optimizer)
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError) as error:
             known = sorted(
                 name.lower()
                 for name, value in vars(keras.optimizers).items()
@@ -54,14 +54,14 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
             f"Experiment(optimizer=...) returned {optimizer!r}. Return a "
             "keras.optimizers.Optimizer."
         )
-    if config.learning_rate is not None:
-        optimizer = _with_rate(optimizer, config.learning_rate)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise errors.UsageError(
             "LossScaleOptimizer decides from local values whether to skip a step, "
             "which several workers do differently. Use mixed_bfloat16, which needs no "
             "loss scale, with the inner optimizer alone."
         )
+    if config.learning_rate is not None:
+        optimizer = _with_rate(optimizer, config.learning_rate)
     if optimizer.gradient_accumulation_steps:
         raise errors.UsageError(
             f"The optimizer has gradient_accumulation_steps="
@@ -126,6 +126,9 @@ def _with_rate(
     """
     settings = optimizer.get_config()
     own = settings["learning_rate"]
-    if isinstance(own, dict) and rate in own.get("config", {}).values():
+    if not isinstance(own, dict):
+        optimizer.learning_rate = rate
+        return optimizer
+    if own.get("config", {}).get("initial_learning_rate") == rate:
         return optimizer
     return type(optimizer).from_config({**settings, "learning_rate": rate})

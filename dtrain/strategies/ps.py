@@ -78,12 +78,13 @@ class PsTrainer:
         self.checkpoint_options = self._choose_saver(config.model_dir, cluster.num_ps)
 
         objective = parts.make_objective(experiment, self._model, element_spec)
-        self._totals = base.Totals(objective)
+        self.totals = base.Totals(objective)
         self._evaluation = evaluation.Evaluation(experiment, self._model, objective)
         step = base.Step(self._model, self._optimizer, objective, self._counter)
         packed = base.pack(lambda *args: strategy.run(step.run, args=args), objective)
         self._closure = tf.function(
-            lambda iterator, num_steps: (packed(iterator, num_steps), _worker_index())
+            lambda iterator, num_steps: (packed(iterator, num_steps), _worker_index()),
+            autograph=False,
         )
         self._iterator = iter(
             self._coordinator.create_per_worker_dataset(dataset_function)
@@ -116,13 +117,6 @@ class PsTrainer:
     def steps_per_loop(self) -> int:
         return self._loop_size.steps
 
-    @property
-    def last_loss(self) -> float:
-        return self._totals.last_loss
-
-    def take_means(self) -> dict[str, float]:
-        return self._totals.take()
-
     def evaluate(self) -> dict[str, float] | None:
         return self._evaluation.run()
 
@@ -143,7 +137,7 @@ class PsTrainer:
                 num_steps = self._under_way.pop(future)
                 with _explained():
                     totals, worker = future.result()
-                self._totals.add(totals, num_steps)
+                self.totals.add(totals, num_steps)
                 self.worker_steps[int(worker)] += num_steps
                 self.global_step += num_steps
                 self._loop_size.note(num_steps)

@@ -33,7 +33,7 @@ def experiment(config):
     return dtrain.Experiment(
         model=lambda: keras.Sequential([keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(0.01),
-        loss=lambda y, y_pred: tf.square(y - y_pred[:, 0]),
+        loss=lambda y, y_pred: tf.square(y - y_pred),
         train_data=train_data,
     )
 """

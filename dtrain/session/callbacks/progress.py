@@ -27,6 +27,7 @@ class ProgressDisplay(Callback):
         self._bar = None
 
     def on_start(self, session):
+        self._window = session.window()
         self._step = session.step
         self._time: float | None = None  # of the first progress: tracing is over
         if session.console.is_terminal and session.step < session.last_step:
@@ -57,9 +58,8 @@ class ProgressDisplay(Callback):
         speed = (session.step - self._step) / max(now - self._time, 1e-9)
         self._step, self._time = session.step, now
         left = max(session.last_step - session.step, 0) / speed
-        figures = (
-            f"{_describe(session.means)}  {speed:.1f} steps/s  {_clock(left)} left"
-        )
+        means = _describe(self._window.take())
+        figures = f"{means}  {speed:.1f} steps/s  {_clock(left)} left"
         line = f"step {session.step}/{session.last_step}  {figures}"
         if self._bar is not None:
             self._bar.update(self._task, figures=figures)

@@ -31,6 +31,7 @@ class SummaryWriter(Callback):
     def on_start(self, session):
         self._step = session.step
         self._time = self._now()
+        self._window = session.window()
 
     def on_loop(self, session):
         if not crosses(self._step, session.step, self._every):
@@ -38,7 +39,7 @@ class SummaryWriter(Callback):
         now = self._now()
         speed = (session.step - self._step) / max(now - self._time, 1e-9)
         self._step, self._time = session.step, now
-        values = {f"train/{name}": value for name, value in session.means.items()}
+        values = {f"train/{name}": value for name, value in self._window.take().items()}
         values["learning_rate"] = session.trainer.learning_rate()
         values["speed/steps_per_second"] = speed
         values["speed/examples_per_second"] = speed * session.trainer.examples_per_step
@@ -62,8 +63,8 @@ class SummaryWriter(Callback):
         self._close()
 
     def _close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
+        while self._writers:
+            self._writers.popitem()[1].close()
 
     def _write(self, run: str, step: int, values: dict[str, float]) -> None:
         if run not in self._writers:

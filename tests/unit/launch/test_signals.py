@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from dtrain import errors
 from dtrain.launch.signals import ASKING, Signals
 
 
@@ -49,10 +48,17 @@ def test_handlers_are_put_back_when_the_run_fails():
 @pytest.mark.parametrize("signum", ASKING)
 def test_before_there_is_anything_to_save_a_signal_stops_at_once(signum):
     with Signals(at_once=True) as signals:
-        with pytest.raises(errors.Interrupted) as caught:
+        with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signum)
-        assert caught.value.exit_status == 128 + signum
         assert signals.received == [signum]
+
+
+def test_a_second_signal_does_not_wait():
+    with Signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert signals.received == [signal.SIGTERM, signal.SIGINT]
 
 
 def test_from_then_on_a_signal_waits_for_a_checkpoint():

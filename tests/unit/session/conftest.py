@@ -3,6 +3,7 @@
 import dataclasses
 import io
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -11,6 +12,15 @@ from dtrain.console import Console
 from dtrain.launch.signals import Signals
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.session import Session
+from dtrain.strategies.base import Totals
+
+
+class LossOnly:
+    """An objective without metrics, as far as `Totals` needs one."""
+
+    @staticmethod
+    def results(totals, count):
+        return {"loss": totals[0] / count}
 
 
 class FakeTrainer:
@@ -34,7 +44,7 @@ class FakeTrainer:
     ):
         self.steps_per_loop = steps_per_loop
         self.global_step = 0
-        self.last_loss = 0.0
+        self.totals = Totals(LossOnly())
         self.worker_steps = [0, 0]
         self.asked = []  # num_steps of each call
         self.waits = []  # global steps at which there was quiet
@@ -48,7 +58,6 @@ class FakeTrainer:
         self._step_seconds = step_seconds
         self._repeats = repeats
         self._under_way = []
-        self._untaken = []
 
     def train(self, num_steps):
         assert num_steps > 0
@@ -64,10 +73,6 @@ class FakeTrainer:
         self.counter.assign_add(self._repeats)
         self._repeats = 0
         self.waits.append(self.global_step)
-
-    def take_means(self):
-        steps, self._untaken = self._untaken, []
-        return {"loss": sum(steps) / len(steps)} if steps else {}
 
     def evaluate(self):
         assert not self._under_way
@@ -87,10 +92,13 @@ class FakeTrainer:
 
     def _finish(self):
         num_steps = self._under_way.pop(0)
+        loss_sum, last_loss = 0, self.totals.last_loss
         for _ in range(num_steps):
             self.worker_steps[self.global_step % 2] += 1
             self.global_step += 1
-            self._untaken.append(self.global_step)  # step n has a loss of n
+            loss_sum += self.global_step  # step n has a loss of n
+        self.totals.add(np.array([loss_sum], float), num_steps)
+        self.totals.last_loss = last_loss  # what a test has set
         self.counter.assign_add(num_steps)
         self._pass(num_steps * self._step_seconds)
 

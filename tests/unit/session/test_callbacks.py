@@ -168,7 +168,7 @@ def test_a_loss_that_is_no_number_fails_the_run_before_it_is_saved(
     class Poison(Callback):
         def on_loop(self, session):
             if session.step == 20:
-                session.trainer.last_loss = loss
+                session.trainer.totals.last_loss = loss
 
     callbacks = [Poison(), NanStopper(), CheckpointSaver(10, 0, now=clock)]
     setup = prepare(*callbacks, train_steps=60)
@@ -183,7 +183,7 @@ def test_a_loss_that_is_no_number_fails_the_run_before_it_is_saved(
 
 def test_a_finite_loss_is_no_reason_to_stop(prepare, make_trainer):
     trainer = make_trainer()
-    trainer.last_loss = 1e30
+    trainer.totals.last_loss = 1e30
     assert prepare(NanStopper(), trainer=trainer).run()["global_step"] == 30
 
 
@@ -199,7 +199,7 @@ def test_a_run_that_is_stopped_by_a_signal_saves_no_weights_that_are_no_numbers(
                 trainer.wait = poisoned
 
     def poisoned():
-        trainer.last_loss = math.nan
+        trainer.totals.last_loss = math.nan
         type(trainer).wait(trainer)
 
     setup = prepare(NanStopper(), PoisonAndStop(), trainer=trainer, train_steps=60)
@@ -287,7 +287,7 @@ def test_a_terminal_gets_a_bar_and_the_lines_go_to_the_log(prepare, clock, termi
 
 def test_the_bar_is_taken_away_when_the_run_fails(prepare, make_trainer, terminal):
     trainer = make_trainer()
-    trainer.last_loss = math.nan
+    trainer.totals.last_loss = math.nan
     setup = prepare(
         ProgressDisplay(20), NanStopper(), trainer=trainer, terminal=terminal
     )

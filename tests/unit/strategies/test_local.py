@@ -70,10 +70,10 @@ def test_trains_as_a_hand_written_loop_does(
     make_optimizer, steps, make, problem, keras_loop
 ):
     trainer = make(optimizer=make_optimizer)
-    losses = []
+    window, losses = trainer.totals.window(), []
     for num_steps in steps:
         trainer.train(num_steps)
-        losses.append(trainer.last_loss)
+        losses.append(trainer.totals.last_loss)
     model = problem.model()
     expected = keras_loop(
         model,
@@ -87,7 +87,7 @@ def test_trains_as_a_hand_written_loop_does(
         np.mean(expected[end - n : end]) for end, n in zip(ends, steps, strict=True)
     ]
     assert losses == pytest.approx(means, rel=1e-5)
-    assert trainer.take_means() == pytest.approx({"loss": np.mean(expected)}, rel=1e-5)
+    assert window.take() == pytest.approx({"loss": np.mean(expected)}, rel=1e-5)
 
 
 def test_packed_steps_keep_state_and_constraints_as_the_loop_does(
@@ -124,12 +124,13 @@ def test_means_are_over_the_steps_since_they_were_taken(make, short_unrolls, pro
     trainer = make(
         metrics=lambda: [error], optimizer=lambda: keras.optimizers.SGD(1e-9)
     )
-    assert trainer.take_means() == {}
+    window = trainer.totals.window()
+    assert window.take() == {}
     trainer.train(3)
     trainer.train(2)
-    first = trainer.take_means()
+    first = window.take()
     trainer.train(1)
-    second = trainer.take_means()
+    second = window.take()
     model = problem.model()
     # The rate is next to nothing, so the weights stay as they were.
     errors_of = [
@@ -141,7 +142,7 @@ def test_means_are_over_the_steps_since_they_were_taken(make, short_unrolls, pro
     for means, steps in ((first, slice(0, 5)), (second, slice(5, 6))):
         expected = {"loss": np.mean(squares[steps]), "error": np.mean(errors_of[steps])}
         assert means == pytest.approx(expected, rel=1e-4)
-    assert trainer.take_means() == {}
+    assert window.take() == {}
 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_another(
@@ -156,7 +157,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another(
     def train(seed):
         trainer = make(config.replace(seed=seed), model=model)
         trainer.train(4)
-        return trainer.last_loss
+        return trainer.totals.last_loss
 
     first, second, other = train(1), train(1), train(2)
     assert first == second

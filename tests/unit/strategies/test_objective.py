@@ -48,7 +48,7 @@ def measured(objective, *batches):
     for batch in batches:
         y, y_pred, weight = unpack(batch) if len(batch) == 3 else (*batch, None)
         loss += objective.loss(y, y_pred, weight, [])
-        states = objective.update(states, y, y_pred, weight)
+        states = objective.update(states, y, y_pred)
     return objective.results(objective.pack(loss, states).numpy(), len(batches))
 
 
@@ -121,7 +121,13 @@ def test_a_function_as_loss_gives_what_it_gives_in_keras(loss, weighted, y_shape
     weight = np.array([0.0, 1.0, 3.0], np.float32) if weighted else None
     model = keras.Sequential([keras.Input((width,)), keras.layers.Identity()])
     model.compile(loss=loss)
-    expected = model.evaluate(y_pred, y, sample_weight=weight, verbose=0)
+    # Keras would spread (3,) over the columns of a loss of (3, 3), not the examples.
+    column = (
+        weight[:, None] if weighted and width == 3 and loss is elementwise else None
+    )
+    expected = model.evaluate(
+        y_pred, y, sample_weight=weight if column is None else column, verbose=0
+    )
     objective = make(loss=loss, names=["a"], y=y, y_pred=y_pred)
     ours = objective.loss(y, tf.constant(y_pred), weight, [])
     assert float(ours) == pytest.approx(expected, rel=1e-5)
@@ -171,7 +177,7 @@ def test_states_of_several_workers_add_up():
     totals = [
         objective.pack(
             objective.loss(*batch, None, []),
-            objective.update(objective.initial_states(), *batch, None),
+            objective.update(objective.initial_states(), *batch),
         ).numpy()
         for batch in (first, second)
     ]
@@ -340,7 +346,7 @@ def test_an_evaluation_gives_what_keras_gives(problem, weighted):
     data = tf.data.Dataset.from_tensor_slices(columns).batch(32)
 
     loss = MSE()
-    model.compile(loss=loss, weighted_metrics=[mean_error()])
+    model.compile(loss=loss, metrics=[mean_error()])
     expected = model.evaluate(data, verbose=0, return_dict=True)
 
     experiment = problem.experiment(
