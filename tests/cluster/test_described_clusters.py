@@ -107,6 +107,16 @@ def test_missing_tasks_are_named_and_the_wait_ends(lab):
     assert "worker:0 (" not in chief.output.split("No answer from")[1]
 
 
+def test_a_chief_that_fails_before_it_connects_tells_the_servers(lab):
+    addresses = [f"127.0.0.1:{port}" for port in lab.free_ports(3)]
+    hosts = {"ps": addresses[:1], "worker": addresses[1:]}
+    mistake = ("--experiment=mnist_mlp", f"--data_dir={lab.folder}/none")
+    tasks = [("worker", 0), ("worker", 1), ("ps", 0)]
+    commands = [start_by_flags(lab, hosts, task, *mistake) for task in tasks]
+    assert [command.wait(60) for command in commands] == [2, 2, 2]
+    assert f"--data_dir={lab.folder}/none is not a folder" in commands[0].output
+
+
 def test_a_ps_that_cannot_see_the_model_directory(lab):
     """Its file system hides the chief's: checkpoints then go through the chief."""
     ports = lab.free_ports(3)

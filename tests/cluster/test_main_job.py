@@ -104,3 +104,19 @@ def test_one_command_trains_a_cluster_and_a_second_one_resumes(lab):
     assert repeated["eval"] == pytest.approx(result["eval"], rel=1e-5)
     assert (repeated["examples_seen"], repeated["train_seconds"]) == (0, 0)
     assert repeated["steps_per_second"] is repeated["examples_per_second"] is None
+
+
+def test_mnist_mlp_reaches_its_accuracy_in_exactly_5000_steps(lab):
+    run = lab.dtrain(
+        "--experiment=mnist_mlp",
+        "--num_workers=2",
+        "--num_ps=1",
+        "--batch_size=100",
+        "--train_steps=5000",
+        f"--result_file={lab.folder}/result.json",
+    )
+    assert run.wait() == 0
+    result = lab.result()
+    assert result["global_step"] == 5000
+    assert result["eval"]["examples"] == 10000
+    assert result["eval"]["accuracy"] >= 0.86
