@@ -18,6 +18,7 @@ from dtrain.session.callbacks.progress import ProgressDisplay
 from dtrain.session.callbacks.summary import SummaryWriter
 from dtrain.session.session import Session
 from dtrain.strategies.base import Trainer
+from dtrain.strategies.failures import explained
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.ps import PsTrainer
 
@@ -31,7 +32,8 @@ def lead(
     function: Callable[[RunConfig], experiment.Experiment],
     config: RunConfig,
     cluster: Cluster | None,
-    check: Callable[[], None] | None,
+    check: Callable[[], None],
+    origin: str | None,
     console: Console,
     signals: Signals,
 ) -> dict:
@@ -42,6 +44,7 @@ def lead(
         config: with an absolute `model_dir`.
         cluster: with this process as its chief; `None` for one process.
         check: called while others are waited for; raises what should end the wait.
+        origin: who describes the cluster, for the banner; `None` to leave it out.
         console: for the terminal.
         signals: noted ones stop the run after a checkpoint.
 
@@ -51,25 +54,26 @@ def lead(
     what, config = experiment.build(function, config)
     config = config.replace(experiment=experiment.display_name(config.experiment))
     os.makedirs(config.model_dir, exist_ok=True)
-    if cluster is not None:
-        preflight.wait_for_servers(cluster, config.startup_timeout, console, check)
-    trainer = _make_trainer(what, config, cluster, check, console)
-    _show_banner(trainer, config, cluster, console)
-    callbacks = [*_make_callbacks(config), *_check_callbacks(what.callbacks())]
-    result = Session(trainer, config, callbacks, console, signals).run()
+    with explained():
+        if cluster is None:
+            trainer: Trainer = LocalTrainer(what, config)
+        else:
+            preflight.wait_for_servers(cluster, config.startup_timeout, console, check)
+            lookout = preflight.Lookout(
+                cluster, config.startup_timeout, lambda: bool(signals.received)
+            )
+            trainer = PsTrainer(
+                what, config, cluster, console, lambda: (check(), lookout.check())
+            )
+            _kept.append(trainer)
+        _show_banner(trainer, config, cluster, origin, console)
+        callbacks = [*_make_callbacks(config), *_check_callbacks(what.callbacks())]
+        result = Session(trainer, config, callbacks, console, signals).run()
     console.line(
         f"Done: global step {result['global_step']}. "
         f"tensorboard --logdir={config.model_dir}"
     )
     return result
-
-
-def _make_trainer(what, config, cluster, check, console) -> Trainer:
-    if cluster is None:
-        return LocalTrainer(what, config)
-    trainer = PsTrainer(what, config, cluster, console, check)
-    _kept.append(trainer)
-    return trainer
 
 
 def _make_callbacks(config: RunConfig) -> list[Callback]:
@@ -94,7 +98,11 @@ def _check_callbacks(callbacks: list) -> list[Callback]:
 
 
 def _show_banner(
-    trainer: Trainer, config: RunConfig, cluster: Cluster | None, console: Console
+    trainer: Trainer,
+    config: RunConfig,
+    cluster: Cluster | None,
+    origin: str | None,
+    console: Console,
 ) -> None:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(package)}"
@@ -106,6 +114,8 @@ def _show_banner(
         f"steps, {trainer.examples_per_step} examples each"
     )
     if cluster is not None:
+        if origin is not None:
+            console.line(f"  the cluster is described by {origin}")
         for task in cluster.tasks():
             console.line(f"  {task} on {cluster.address(task)}")
     for line in trainer.description:

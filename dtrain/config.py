@@ -5,6 +5,7 @@ what each one means). What to train is an `Experiment`; where, a `Cluster`.
 """
 
 import dataclasses
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,7 +81,7 @@ class RunConfig:
             value = getattr(self, name)
             if value is None:
                 continue
-            if name not in _SECONDS and not isinstance(value, int):
+            if name not in _SECONDS and not isinstance(value, numbers.Integral):
                 raise errors.UsageError(
                     f"--{name}={value!r} is not a whole number. Give one of {least} "
                     "or more."
@@ -137,5 +138,5 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_number(name: str, value: Any) -> None:
-    if not isinstance(value, (int, float)):
+    if not isinstance(value, numbers.Real):
         raise errors.UsageError(f"--{name}={value!r} is not a number. Give one.")

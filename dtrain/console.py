@@ -41,6 +41,10 @@ class Console:
     def is_terminal(self) -> bool:
         return self._rich.is_terminal
 
+    def where(self) -> str:
+        """Returns a sentence that says where the log is, if there is one."""
+        return "" if self._log is None else f" The traceback is in {self._log.name}."
+
     def line(self, text: str = "") -> None:
         """Shows a line; above the progress bar, if there is one."""
         self._print(self._rich, text)

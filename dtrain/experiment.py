@@ -234,8 +234,8 @@ def save(function: Callable, path: str) -> None:
         raise errors.UsageError(
             f"Experiment {getattr(function, '__name__', function)!r} cannot be sent "
             f"to the tasks of a local cluster: {error}. It refers to something that "
-            "belongs to this process, such as a model, a file or a lock: make it "
-            "inside the function."
+            "belongs to this process, such as a model, a file, a lock or absl's FLAGS: "
+            "make it, or read it, inside the function."
         ) from error
     with open(path, "wb") as file:
         file.write(data)

@@ -6,7 +6,6 @@ have the flags' names.
 
 import dataclasses
 import re
-import sys
 from collections.abc import Sequence
 
 from absl import flags
@@ -15,7 +14,8 @@ from dtrain import errors, version
 from dtrain.cluster import sources
 from dtrain.config import CLUSTER_SOURCES, STRATEGIES, RunConfig
 
-FLAGS = flags.FLAGS
+# A registry of its own: a user's module may define flags with the same names.
+FLAGS = flags.FlagValues()
 
 _STRING, _INT, _FLOAT = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
 
@@ -97,9 +97,10 @@ class _TextFlag(flags.BooleanFlag):
 
 
 def _define() -> None:
-    module = sys.modules[__name__]
     for name, (define, help_text) in _TABLE.items():
-        define(name, _DEFAULTS[name], help_text, module_name=__name__)
+        define(
+            name, _DEFAULTS[name], help_text, flag_values=FLAGS, module_name=__name__
+        )
     for flag in (
         _TextFlag("help", "Show these flags.", lambda: _usage(full=False)),
         _TextFlag("helpfull", "Show the flags of absl too.", lambda: _usage(full=True)),
@@ -107,7 +108,7 @@ def _define() -> None:
             "version", "Show the version.", lambda: f"dtrain {version.__version__}"
         ),
     ):
-        flags.DEFINE_flag(flag, module_name=module.__name__)
+        flags.DEFINE_flag(flag, FLAGS, module_name=__name__)
 
 
 def _usage(full: bool) -> str:

@@ -8,22 +8,26 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 
 from dtrain import console as console_lib
 from dtrain import errors, experiment
 from dtrain.cluster import sources
-from dtrain.cluster.spec import Cluster, Task
+from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import local, model_dir
+from dtrain.launch import gpus, local, model_dir, ports
 from dtrain.launch.beside import ServerBeside
 from dtrain.launch.signals import Signals
 from dtrain.runtime import environment
 
 _CHIEF = Task("chief", 0)
+_ORIGINS = {
+    "flags": "the flags",
+    "env": "the environment",
+    "tf_config": "TF_CONFIG",
+}
 # For servers that start at the same time as a chief that fails at once.
 _APPEAR_SECONDS = 10.0
 
@@ -55,7 +59,7 @@ def train(function: ExperimentFunction, config: RunConfig | None = None) -> dict
     if _is_server(source):
         status = _serve(source, console)
         if status:
-            raise errors.TaskUnavailable(f"The chief ended with status {status}.")
+            raise errors.from_status(status, f"The chief ended with status {status}.")
         return None
     owner = model_dir.Owner(config.model_dir)
     try:
@@ -92,7 +96,7 @@ def run_command(config: RunConfig, is_child: bool) -> int:
         for notice in source.notices:
             console.line(notice)
         with Signals(at_once=True) as signals:
-            _lead(None, config, source, console, signals)
+            _lead(None, config, source, console, signals, is_child)
         if owner is not None:
             owner.release()
         return 0
@@ -103,10 +107,7 @@ def run_command(config: RunConfig, is_child: bool) -> int:
         return error.exit_status
     except Exception as error:
         # Not one of ours, so most likely the user's model, loss or data.
-        console.error(
-            f"dtrain: training failed: {errors.describe(error)}. The traceback is in "
-            f"{model_dir.log_path(config.model_dir, _CHIEF)}."
-        )
+        console.error(f"dtrain: failed: {errors.describe(error)}.{console.where()}")
         console.log("".join(traceback.format_exception(error)))
         return errors.TrainingFailed.exit_status
 
@@ -120,6 +121,15 @@ def _find_source(config: RunConfig) -> sources.Source:
                 "chief evaluates. Leave the evaluator's command out."
             )
         source.cluster.check_strategy(config.strategy)
+    launches = source.cluster is None and config.strategy != "local"
+    for name in ("num_workers", "num_ps"):
+        value = getattr(config, name)
+        if not launches and value != getattr(RunConfig, name):
+            where = "is described" if source.cluster else "is one process"
+            raise errors.UsageError(
+                f"--{name}={value} is the size of a local cluster, but this run "
+                f"{where}. Leave --{name} out."
+            )
     return source
 
 
@@ -135,6 +145,7 @@ def _with_model_dir(config: RunConfig) -> RunConfig:
     path = config.model_dir or model_dir.default(
         experiment.display_name(config.experiment)
     )
+    model_dir.check(os.path.abspath(path) if "://" not in path else path)
     return config.replace(model_dir=os.path.abspath(path))
 
 
@@ -143,17 +154,18 @@ def _check_result_file(config: RunConfig) -> RunConfig:
     if config.result_file is None:
         return config
     path = os.path.abspath(config.result_file)
-    if not os.access(os.path.dirname(path), os.W_OK):
+    if not os.access(os.path.dirname(path), os.W_OK) or os.path.isdir(path):
         raise errors.UsageError(
-            f"--result_file={path} cannot be written: its folder is not there, or "
-            "not writable. Make the folder first."
+            f"--result_file={path} cannot be written: it is a folder, or its folder is "
+            "not there or not writable. Give a file's name in a folder that is there."
         )
     return config.replace(result_file=path)
 
 
 def _launch(config: RunConfig, environ, console: Console) -> int:
+    why = ", because none is described" if config.cluster == "auto" else ""
     console.line(
-        f"Starting a local cluster: 1 chief, {config.num_workers} "
+        f"Starting a local cluster{why}: 1 chief, {config.num_workers} "
         f"worker{'s' * (config.num_workers != 1)}, {config.num_ps} ps. "
         f"Logs: {os.path.join(config.model_dir, 'logs')}"
     )
@@ -183,6 +195,9 @@ def _launch_for_python(
 
 def _serve(source: sources.Source, console: Console) -> int:
     cluster = source.cluster.without("evaluator")
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(
+        cluster.rank_on_host(source.task), os.environ
+    )
     environment.prepare(cluster)
     from dtrain.runtime import server
 
@@ -195,6 +210,7 @@ def _lead(
     source: sources.Source,
     console: Console,
     signals: Signals,
+    is_child: bool = False,
 ) -> dict:
     """Does the chief's work, and tells the servers how it ended.
 
@@ -211,12 +227,20 @@ def _lead(
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # they are the server's
     environment.prepare(cluster)
     status = errors.TrainingFailed.exit_status
+    is_chief = False  # proven: nobody else is
     try:
-        function = function or experiment.find(config.experiment)
         from dtrain import chief
 
-        check = beside.check if beside is not None else None
-        result = chief.lead(function, config, cluster, check, console, signals)
+        if beside is not None:
+            beside.wait_until_up()
+        elif cluster is not None:
+            _check_port(cluster)
+        is_chief = True
+        function = function or experiment.find(config.experiment)
+        check = beside.check if beside is not None else lambda: None
+        # A local cluster is described by its launcher, which has said so.
+        origin = None if is_child else _ORIGINS.get(source.name)
+        result = chief.lead(function, config, cluster, check, origin, console, signals)
         result["cluster"] = _sizes(source.cluster)
         if config.result_file:
             _write_result(result, config.result_file)
@@ -231,10 +255,26 @@ def _lead(
         raise
     finally:
         signals.at_once = False
-        if cluster is not None:
+        if cluster is not None and is_chief:
             _part(cluster, status, console)
         if beside is not None:
             beside.stop()
+
+
+def _check_port(cluster: Cluster) -> None:
+    """Sees that no other chief listens where this one is going to.
+
+    Raises:
+        TaskUnavailable: the chief's port is taken.
+    """
+    address = cluster.address(cluster.chief)
+    holder = ports.holder(split_address(address)[1])
+    if holder:
+        raise errors.TaskUnavailable(
+            f"chief:0 cannot listen on {address}: the port is taken by {holder}. If "
+            "that is a chief of this cluster, one is enough; else stop that program, "
+            "or give the chief another port in every task's command."
+        )
 
 
 def _sizes(cluster: Cluster | None) -> dict[str, int]:
@@ -243,19 +283,15 @@ def _sizes(cluster: Cluster | None) -> dict[str, int]:
 
 
 def _part(cluster: Cluster, status: int, console: Console) -> None:
-    """Tells every server that the run is over, and how."""
-    from dtrain.runtime import farewell, preflight
+    """Tells every server that the run is over; never hides how it ended."""
+    from dtrain.runtime import farewell
 
-    if not farewell.is_connected(cluster):
-        # This chief failed early; the servers may be about to start.
-        deadline = time.monotonic() + (0 if status > 128 else _APPEAR_SECONDS)
-        answering = preflight.find_servers(cluster)
-        while len(answering) < len(cluster.servers()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-            answering = preflight.find_servers(cluster)
-        if answering:
-            farewell.connect(cluster, answering)
-    for task in farewell.tell(cluster, status):
+    try:
+        untold = farewell.part(cluster, status, 0 if status > 128 else _APPEAR_SECONDS)
+    except Exception as error:
+        console.log(f"The servers could not be told: {errors.describe(error)}.")
+        return
+    for task in untold:
         console.log(f"{task} could not be told that the run is over.")
 
 

@@ -86,6 +86,12 @@ class Cluster:
         """Returns the tasks that serve a chief: the workers and the ps."""
         return tuple(task for task in self.tasks() if task.type in ("worker", "ps"))
 
+    def rank_on_host(self, task: Task) -> Task:
+        """Returns the task with its index counted among its job on the same host."""
+        host, _ = split_address(self.address(task))
+        before = self.addresses(task.type)[: task.index]
+        return Task(task.type, sum(split_address(a)[0] == host for a in before))
+
     def sizes(self) -> dict[str, int]:
         """Returns how many tasks each job has; only jobs that have some."""
         return {job: len(addresses) for job, addresses in self.jobs.items()}

@@ -6,6 +6,7 @@ server, on the address that everybody knows, and coordinates from a free port.
 """
 
 import os
+import time
 
 from dtrain import errors
 from dtrain.cluster import tf_config
@@ -15,6 +16,7 @@ from dtrain.launch import ports
 from dtrain.launch.child import Child
 
 _LEAVE_SECONDS = 3.0
+_POLL_SECONDS = 0.1
 
 
 class ServerBeside:
@@ -36,6 +38,20 @@ class ServerBeside:
         self.cluster = Cluster({**cluster.to_dict(), "chief": [chief]})
         environ = dict(os.environ, TF_CONFIG=tf_config.build(self.cluster, worker))
         self._child = Child(worker, self.cluster, config, environ)
+
+    def wait_until_up(self) -> None:
+        """Returns once this very process listens on worker 0's address.
+
+        Somebody who merely answers there may be worker 0 of a live run, which a
+        second chief must not touch.
+
+        Raises:
+            TaskUnavailable: the server ended instead.
+        """
+        _, port = split_address(self._child.address)
+        while not ports.listens(self._child.process.pid, port):
+            self.check()
+            time.sleep(_POLL_SECONDS)
 
     def check(self) -> None:
         """Raises `TaskUnavailable` if the server is gone."""

@@ -48,7 +48,13 @@ class Child:
         os.makedirs(os.path.dirname(self.log), exist_ok=True)
         environ = dict(environ, PYTHONUNBUFFERED="1")
         lifeline.attach(environ)
-        flags = config.replace(cluster="tf_config").to_flags()
+        # The cluster is in TF_CONFIG: its size is nobody else's business.
+        config = config.replace(
+            cluster="tf_config",
+            num_workers=RunConfig.num_workers,
+            num_ps=RunConfig.num_ps,
+        )
+        flags = config.to_flags()
         with open(self.log, "ab") as log:
             self._log_start = log.tell()  # what is before belongs to earlier runs
             self.process = subprocess.Popen(

@@ -5,6 +5,7 @@ log and its GPU, passes signals on to the chief, and ends with the chief's statu
 No task outlives it (see `lifeline`).
 """
 
+import glob
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ _PORT_TRIES = 5
 _LEAVE_SECONDS = 3.0  # for servers, once the chief is gone
 _SAVE_SECONDS = 60.0  # for the chief, when another task is lost
 _NOTICE_SECONDS = 2.0  # for the chief to end by itself when another task has
+_TELL_SECONDS = 8.0  # for the chief to tell all servers, when one has left
 
 # How dtrain's own processes end when they end by themselves. With 3 a server ends
 # that cannot serve; with the others one that its chief told to leave.
@@ -94,6 +96,7 @@ class _Launcher:
         self._signals = signals
         self._cluster = choose_cluster(config.num_workers, config.num_ps)
         self._children: dict[Task, Child] = {}
+        self._is_stopping = False  # from here on tasks end because they are made to
 
     def run(self) -> int:
         for task in self._cluster.tasks():
@@ -115,6 +118,8 @@ class _Launcher:
 
     def stop(self) -> None:
         """Ends every task that is still there: first by waiting, then by force."""
+        self._update_states()
+        self._is_stopping = True
         chief = self._children.get(self._cluster.chief)
         # A chief that is gone has told the servers, unless it failed before it could.
         told = chief is not None and chief.process.poll() in _STATUSES
@@ -139,7 +144,8 @@ class _Launcher:
             status = child.process.poll()
             if status is not None:
                 told = task != self._cluster.chief and status in _TOLD
-                child.state = "exited" if told or status == 0 else "failed"
+                well = told or status == 0 or self._is_stopping
+                child.state = "exited" if well else "failed"
             elif child.state == "starting":
                 _, port = split_address(child.address)
                 if ports.listens(child.process.pid, port):
@@ -162,13 +168,13 @@ class _Launcher:
         )
 
     def _find_lost(self) -> Child | None:
-        """Returns a server that died and was not told to leave.
+        """Returns a server that has ended; its chief may have told it to.
 
         Raises:
             _PortLost: a task died because its port went to another program.
         """
         for task, child in self._children.items():
-            if child.state != "failed":
+            if child.process.poll() is None:
                 continue
             _, port = split_address(child.address)
             if not child.was_running and ports.holder(port):
@@ -180,7 +186,8 @@ class _Launcher:
     def _give_up(self, lost: Child, chief: Child) -> None:
         """Reports a lost task, lets the chief save what it can, and raises."""
         # The chief may be about to end itself, having told the servers or lost a ps.
-        if chief.wait(_NOTICE_SECONDS):
+        told = lost.process.returncode in _TOLD
+        if chief.wait(_TELL_SECONDS if told else _NOTICE_SECONDS):
             return
         self._console.error(lost.describe_end())
         chief.process.send_signal(signal.SIGTERM)
@@ -202,9 +209,13 @@ class _Launcher:
         return chief.process.returncode
 
     def _how_to_resume(self, lost: Child) -> str:
-        return (
-            f"The run stopped, because {lost.task} was lost. The same command with "
-            f"--model_dir={self._config.model_dir} goes on from the last checkpoint."
+        folder = self._config.model_dir
+        saved = glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
+        return f"The run stopped, because {lost.task} was lost." + (
+            f" The same command with --model_dir={folder} goes on from the last "
+            "checkpoint."
+            if saved
+            else " There is no checkpoint yet: start again."
         )
 
     def _write_tasks(self) -> None:

@@ -22,6 +22,24 @@ def default(experiment: str, now: datetime.datetime | None = None) -> str:
     return os.path.join("runs", f"{name}-{now:%Y%m%d-%H%M%S}")
 
 
+def check(path: str) -> None:
+    """Refuses a name that TensorFlow or the system would read differently.
+
+    Raises:
+        UsageError: it is a URL, or has characters of a search pattern.
+    """
+    if "://" in path:
+        raise errors.UsageError(
+            f"--model_dir={path} is remote, but locks and logs need a directory of "
+            "this machine's file system. Give one; it may be mounted."
+        )
+    if set(path) & set("[]*?"):
+        raise errors.UsageError(
+            f"--model_dir={path} has one of [ ] * ?, which TensorFlow takes for a "
+            "pattern when it looks for checkpoints. Give a name without them."
+        )
+
+
 def log_path(model_dir: str, task: Task) -> str:
     """Returns where a task's output goes."""
     return os.path.join(model_dir, "logs", f"{task.file_name}.log")
@@ -54,6 +72,11 @@ class Owner:
             raise errors.UsageError(
                 f"--model_dir={model_dir} is in use by {self._describe()}. Wait for "
                 "it, stop it, or give this run a directory of its own."
+            ) from error
+        except OSError as error:
+            raise errors.UsageError(
+                f"--model_dir={model_dir} is on a file system without locks (flock: "
+                f"{error.strerror}). Give a directory on another one."
             ) from error
         self._file.truncate(0)
         json.dump(

@@ -10,11 +10,14 @@ it. Nothing is left on any disk, and no other process can be meant by mistake.
 
 import os
 import threading
+import time
 from collections.abc import Collection
 
 import tensorflow as tf
 
+from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task
+from dtrain.runtime import preflight
 
 # Below the usual limit of 1,024 descriptors, above what a process has open early.
 _DESCRIPTOR = 900
@@ -26,7 +29,13 @@ class Listener:
 
     def __init__(self):
         self._reader, writer = os.pipe()
-        os.dup2(writer, _DESCRIPTOR)
+        try:
+            os.dup2(writer, _DESCRIPTOR)
+        except OSError as error:
+            raise errors.TaskUnavailable(
+                f"A server needs the file descriptor {_DESCRIPTOR}, which the limit of "
+                "open files forbids here. Raise it: ulimit -n 1024."
+            ) from error
         os.close(writer)
 
     def wait(self) -> int:
@@ -35,6 +44,29 @@ class Listener:
         while not text.endswith(b"\n"):
             text += os.read(self._reader, 64)
         return int(text)
+
+
+def part(cluster: Cluster, status: int, patience: float) -> list[Task]:
+    """Ends a run: tells every ps and worker, also if there is no connection yet.
+
+    Args:
+        cluster: of which this process is the chief.
+        status: the exit status that the servers are to end with.
+        patience: seconds for servers to appear that start when the chief does.
+
+    Returns:
+        The tasks that could not be told.
+    """
+    if not is_connected(cluster):
+        deadline = time.monotonic() + patience
+        answering = preflight.find_servers(cluster)
+        while len(answering) < len(cluster.servers()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            answering = preflight.find_servers(cluster)
+        if not answering:
+            return list(cluster.servers())
+        connect(cluster, answering)
+    return tell(cluster, status)
 
 
 def tell(cluster: Cluster, status: int, timeout: float = 5.0) -> list[Task]:

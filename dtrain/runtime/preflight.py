@@ -51,6 +51,50 @@ def wait_for_servers(
         time.sleep(0.1)
 
 
+class Lookout:
+    """Notices, while the chief waits for steps, that no worker is left to do them.
+
+    TensorFlow waits for a lost worker to come back, which it may: somebody may be
+    starting it again.
+
+    Args:
+        cluster: whose workers to look for.
+        timeout: seconds without any worker after which there is no hope.
+        is_over: whether nobody will start one again, because the run has to stop.
+        now: the clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        timeout: float,
+        is_over: Callable[[], bool],
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._addresses = cluster.addresses("worker")
+        self._timeout = timeout
+        self._is_over = is_over
+        self._now = now
+        self._since: float | None = None
+
+    def check(self) -> None:
+        """Looks once.
+
+        Raises:
+            TaskUnavailable: no worker accepts connections any more.
+        """
+        if any(_accepts(address) for address in self._addresses):
+            self._since = None
+            return
+        self._since = self._now() if self._since is None else self._since
+        if self._is_over() or self._now() - self._since >= self._timeout:
+            raise errors.TaskUnavailable(
+                "No worker answers any more "
+                f"({', '.join(self._addresses)}). Start the run again: it goes on from "
+                "the last checkpoint, if there is one."
+            )
+
+
 def find_servers(cluster: Cluster) -> list[Task]:
     """Returns the ps and workers that accept connections now."""
     return [task for task in cluster.servers() if _accepts(cluster.address(task))]

@@ -1,5 +1,7 @@
 """Serves one ps or worker task until the chief is done."""
 
+import time
+
 import tensorflow as tf
 
 from dtrain import errors
@@ -7,6 +9,8 @@ from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.console import Console
 from dtrain.launch import ports
 from dtrain.runtime import farewell
+
+_LINGER_SECONDS = 0.2
 
 
 def serve(cluster: Cluster, task: Task, console: Console) -> int:
@@ -44,5 +48,6 @@ def serve(cluster: Cluster, task: Task, console: Console) -> int:
         ) from error
     console.line(f"{task} serves on {address} until the chief is done.")
     status = listener.wait()
+    time.sleep(_LINGER_SECONDS)  # the answer to the chief is still on its way
     console.line(f"{task} leaves: the chief ended with status {status}.")
     return status

@@ -17,7 +17,8 @@ from dtrain.console import Console
 from dtrain.launch.signals import Signals
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.stopwatch import Stopwatch
-from dtrain.strategies.base import Trainer, Window
+from dtrain.strategies.base import Trainer
+from dtrain.strategies.totals import Window
 
 
 class Session:
@@ -131,10 +132,12 @@ class Session:
     def evaluate(self) -> None:
         """Runs over all evaluation data; needs quiet."""
         with self._stopwatch.paused():
-            results = self.trainer.evaluate()
+            results = self.trainer.evaluate(lambda: bool(self._signals.received))
         if results is not None:
             self.results = results
             self._call("on_evaluation", results)
+        elif self._signals.received:
+            self._interrupt()
 
     def _next_stop(self) -> int:
         """Returns the first global step at which somebody needs quiet."""
@@ -177,7 +180,15 @@ class Session:
                 path, options=self.trainer.checkpoint_options
             )
             status.assert_existing_objects_matched()
-        except (AssertionError, IndexError, ValueError, tf.errors.OpError) as error:
+        except tf.errors.UnavailableError:
+            raise
+        except (IndexError, tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+            raise errors.UsageError(
+                f"{path} is damaged, or a part of it is missing: "
+                f"{str(error).splitlines()[0]} Bring it back, or take it out of the "
+                "file 'checkpoint' beside it to start from an older one."
+            ) from error
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise errors.UsageError(
                 f"{path} does not fit this model and optimizer: "
                 f"{str(error).splitlines()[0]} Use the --experiment and --optimizer "
@@ -211,7 +222,7 @@ class Session:
             "experiment": config.experiment,
             "global_step": self.step,
             "train_steps": config.train_steps,
-            "batch_size": config.batch_size,
+            "batch_size": trainer.examples_per_step,
             "replicas": trainer.replicas,
             "accumulate_steps": 1,
             "examples_seen": steps * examples,

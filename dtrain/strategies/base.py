@@ -7,7 +7,6 @@ runs where the variables are and far from them.
 """
 
 import inspect
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,12 +16,10 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.strategies.objective import Objective, unpack
+from dtrain.strategies.totals import Totals
 
 # Steps written out one after the other in a packed call; see docs/design.md.
 UNROLL = 10
-
-_CALL_SECONDS = 0.25
-_MOST_STEPS = 100
 
 # Draws of random numbers that one seed generator may make in a step.
 _DRAWS_PER_STEP = 4096
@@ -45,7 +42,7 @@ class Trainer(Protocol):
     """
 
     global_step: int
-    totals: "Totals"
+    totals: Totals
     steps_per_loop: int
     replicas: int
     examples_per_step: int
@@ -60,11 +57,15 @@ class Trainer(Protocol):
     def wait(self) -> None:
         """Returns once every step that was asked for is done."""
 
-    def evaluate(self) -> dict[str, float] | None:
+    def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         """Runs over every evaluation example exactly once; needs `wait` before.
 
+        Args:
+            is_over: asked between batches; true ends the evaluation.
+
         Returns:
-            "loss", every metric, and "examples"; `None` without evaluation data.
+            "loss", every metric, and "examples"; `None` without evaluation data, or
+            if it was ended.
         """
 
     def learning_rate(self) -> float:
@@ -257,99 +258,6 @@ def pack(
         return objective.pack(*state)
 
     return packed
-
-
-class LoopSize:
-    """How many steps to pack in one call.
-
-    If nobody says, as many as take about a quarter of a second: long enough that
-    the call itself costs little (docs/design.md has the measurements), short enough
-    that progress, checkpoints and Ctrl-C need not wait.
-
-    Args:
-        fixed: steps; `None` to choose by measuring.
-        num_workers: how many calls run at a time.
-        now: the clock, in seconds.
-
-    Attributes:
-        steps: the size to use now.
-    """
-
-    def __init__(
-        self,
-        fixed: int | None,
-        num_workers: int = 1,
-        now: Callable[[], float] = time.monotonic,
-    ):
-        self.steps = fixed or UNROLL
-        self._is_fixed = fixed is not None
-        self._num_workers = num_workers
-        self._now = now
-        self._since: float | None = None
-        self._done = 0
-
-    def note(self, num_steps: int) -> None:
-        """Takes in that so many steps are done."""
-        if self._since is None:  # what came before is not of training alone
-            self._since = self._now()
-            return
-        self._done += num_steps
-        seconds = self._now() - self._since
-        if self._is_fixed or seconds < _CALL_SECONDS:
-            return
-        steps = self._done / seconds / self._num_workers * _CALL_SECONDS
-        steps = min(max(round(steps), 1), _MOST_STEPS)
-        self.steps = steps // UNROLL * UNROLL or steps
-        self._since, self._done = self._now(), 0
-
-    def pause(self) -> None:
-        """Leaves out the time up to the next `note`."""
-        self._since, self._done = None, 0
-
-
-class Totals:
-    """Loss and metrics of all steps so far.
-
-    Attributes:
-        last_loss: mean loss of the call that finished last.
-    """
-
-    def __init__(self, objective: Objective):
-        self._objective = objective
-        self._sum: np.ndarray | float = 0.0
-        self._steps = 0
-        self.last_loss = 0.0
-
-    def add(self, totals: np.ndarray, num_steps: int) -> None:
-        """Adds what one packed call returned."""
-        self._sum = self._sum + totals
-        self._steps += num_steps
-        self.last_loss = float(totals[0]) / num_steps
-
-    def window(self) -> "Window":
-        """Returns a view of the steps from here on."""
-        return Window(self)
-
-
-class Window:
-    """Loss and metrics of the steps since they were last taken through this window.
-
-    Args:
-        totals: of which it shows a part.
-    """
-
-    def __init__(self, totals: Totals):
-        self._totals = totals
-        self._before = totals._sum, totals._steps
-
-    def take(self) -> dict[str, float]:
-        """Returns means since the last call; empty if there was no step."""
-        before, steps_before = self._before
-        now, steps = self._totals._sum, self._totals._steps
-        self._before = now, steps
-        if steps == steps_before:
-            return {}
-        return self._totals._objective.results(now - before, steps - steps_before)
 
 
 def _is_seed(variable: keras.Variable) -> bool:

@@ -1,5 +1,7 @@
 """Evaluation in one process, the same under every strategy."""
 
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
@@ -7,7 +9,7 @@ from dtrain import errors
 from dtrain.experiment import Experiment
 from dtrain.strategies import pipelines
 from dtrain.strategies.base import call
-from dtrain.strategies.failures import explain
+from dtrain.strategies.failures import explained
 from dtrain.strategies.objective import Objective, rows, unpack
 
 
@@ -16,6 +18,11 @@ class Evaluation:
 
     The weights are read once, so that a pass sees one state of the model however
     far away its variables are.
+
+    Args:
+        experiment: whose `eval_data`.
+        model: built; of its variables only the values are used.
+        objective: loss and metrics.
     """
 
     def __init__(
@@ -27,39 +34,45 @@ class Evaluation:
         if experiment.eval_data is not None:
             self._data = pipelines.open_evaluation(experiment.eval_data)
 
-    def run(self) -> dict[str, float] | None:
+    def run(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         """Returns loss, metrics and "examples"; `None` if there is no data.
+
+        Args:
+            is_over: asked between batches, which Python sees one by one so that a
+                signal is heard; true ends the pass, without a result.
 
         Raises:
             TrainingFailed: the data has no example, or the pipeline raised.
         """
         if self._data is None:
             return None
-        weights = [v.value.numpy() for v in self._model.trainable_variables]
-        state = [v.value.numpy() for v in self._model.non_trainable_variables]
-        try:
-            totals, examples = self._pass(iter(self._data), weights, state)
-        except tf.errors.OpError as error:
-            raise explain(error) from error
+        weights = [
+            tf.constant(v.value.numpy()) for v in self._model.trainable_variables
+        ]
+        state = [
+            tf.constant(v.value.numpy()) for v in self._model.non_trainable_variables
+        ]
+        loss_sum, examples = tf.zeros([], tf.float64), tf.zeros([], tf.int64)
+        metrics = self._objective.initial_states()
+        with explained():
+            for batch in self._data:
+                if is_over():
+                    return None
+                loss_sum, examples, metrics = self._add(
+                    batch, weights, state, loss_sum, examples, metrics
+                )
         count = int(examples)
         if not count:
             raise errors.TrainingFailed("eval_data has no example.")
-        return {**self._objective.results(totals.numpy(), count), "examples": count}
+        totals = self._objective.pack(loss_sum, metrics).numpy()
+        return {**self._objective.results(totals, count), "examples": count}
 
-    @tf.function
-    def _pass(self, iterator, weights, state):
-        loss_sum = tf.zeros([], tf.float64)
-        examples = tf.zeros([], tf.int64)
-        metrics = self._objective.initial_states()
-        for batch in iterator:
-            loss, count, metrics = self._measure(batch, weights, state, metrics)
-            loss_sum += tf.cast(loss, tf.float64) * tf.cast(count, tf.float64)
-            examples += count
-        return self._objective.pack(loss_sum, metrics), examples
-
-    @tf.autograph.experimental.do_not_convert
-    def _measure(self, batch, weights, state, metrics):
+    # The last batch is smaller: with free sizes it is not traced anew.
+    @tf.function(autograph=False, reduce_retracing=True)
+    def _add(self, batch, weights, state, loss_sum, examples, metrics):
         x, y, sample_weight = unpack(batch)
         y_pred, _, added = call(self._model, weights, state, x, training=False)
         loss = self._objective.loss(y, y_pred, sample_weight, added)
-        return loss, rows(x), self._objective.update(metrics, y, y_pred)
+        count = rows(x)
+        loss_sum += tf.cast(loss, tf.float64) * tf.cast(count, tf.float64)
+        return loss_sum, examples + count, self._objective.update(metrics, y, y_pred)

@@ -1,10 +1,21 @@
 """What TensorFlow's errors mean to the person who started the run."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from dtrain import errors
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turns TensorFlow's errors into dtrain's."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise explain(error) from error
 
 
 def explain(error: tf.errors.OpError) -> errors.DtrainError:
@@ -21,8 +32,8 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
         )
     if isinstance(error, tf.errors.OutOfRangeError):
         return errors.TrainingFailed(
-            "train_data ended without a batch. With drop_remainder=True a batch must "
-            "not be larger than a worker's share of the data."
+            "The data ended without a batch. With drop_remainder=True a batch must "
+            "not be larger than a worker's share of it."
         )
     if isinstance(error, tf.errors.NotFoundError):
         return errors.TrainingFailed(
@@ -38,5 +49,7 @@ def _first_line(text: str) -> str:
     text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]", "", text)
     notes = ("Graph execution", "Detected at", "<stack", "File ", "Additional GRPC")
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+    count = r"\d+ root error\(s\) found|\(\d+\) \w+: "  # several at once: the first
+    lines = [re.sub(f"^({count})", "", line).strip(" .") for line in lines]
     useful = [line for line in lines if line and not line.startswith(notes)]
     return (useful or ["no message"])[0].rstrip(".") + "."

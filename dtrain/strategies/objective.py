@@ -54,7 +54,7 @@ class Objective:
         self._names = _names_of(y_pred, output_names)
         self._losses = self._by_output("loss", experiment.loss)
         for loss in self._losses:
-            if loss is not None and not callable(loss):
+            if isinstance(loss, type) or (loss is not None and not callable(loss)):
                 raise errors.UsageError(
                     f"Experiment(loss={loss!r}) is no loss. Give a keras.losses.Loss, "
                     "or a function (y_true, y_pred) -> loss per example."
@@ -155,10 +155,14 @@ class Objective:
                 part, rest = _split(rest, int(np.prod(variable.shape)))
                 states.append(tf.cast(np.reshape(part, variable.shape), variable.dtype))
             value = metric.stateless_result(states)
-            if isinstance(value, Mapping):
-                results.update({key: float(item) for key, item in value.items()})
-            else:
-                results[name] = float(value)
+            for key, item in (
+                value.items() if isinstance(value, Mapping) else [(name, value)]
+            ):
+                numbers = np.ravel(item)
+                # One number a class, for instance.
+                keys = [f"{key}_{i}" for i in range(numbers.size)]
+                keys = [key] if numbers.size == 1 else keys
+                results.update(zip(keys, map(float, numbers), strict=True))
         return results
 
     def _build_metrics(self, y: Any, y_pred: Any) -> list[np.ndarray]:

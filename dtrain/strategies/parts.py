@@ -1,5 +1,6 @@
 """What an experiment's factories make, checked: model, optimizer, objective."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,10 +17,7 @@ def make_objective(
 ) -> Objective:
     """Returns losses and metrics that fit the model's outputs for such batches."""
     x, y, _ = unpack(element_spec)
-    inputs = tf.nest.map_structure(
-        lambda t: keras.KerasTensor(t.shape, t.dtype), example_of_zeros(x)
-    )
-    outputs = model.compute_output_spec(inputs)
+    outputs = model.compute_output_spec(symbols(x))
     y_pred = keras.tree.map_structure(
         lambda t: tf.zeros([size or 1 for size in t.shape], t.dtype), outputs
     )
@@ -76,7 +74,7 @@ def build_model(experiment: Experiment, element_spec: Any) -> keras.Model:
 
     Args:
         element_spec: of the training batches; a model that does not know its input
-            yet is called once on one example of zeros.
+            yet is called once on symbols of that shape.
 
     Raises:
         UsageError: the factory returned no model, or one without weights.
@@ -88,10 +86,22 @@ def build_model(experiment: Experiment, element_spec: Any) -> keras.Model:
             "keras.Model (Keras 3)."
         )
     if not model.built or not model.variables:
-        model(example_of_zeros(unpack(element_spec)[0]))
+        model(symbols(unpack(element_spec)[0]))
+    if any(layer.compute_dtype == "float16" for layer in model.layers):
+        raise errors.UsageError(
+            "The model computes in float16, which needs a loss scale to train. Use "
+            "mixed_bfloat16, which needs none."
+        )
     if not model.trainable_variables:
         raise errors.UsageError("The model has no trainable weights: nothing to train.")
     return model
+
+
+def symbols(spec: Any) -> Any:
+    """Returns symbolic inputs for a structure of TensorSpecs; sizes may be free."""
+    return tf.nest.map_structure(
+        lambda leaf: keras.KerasTensor(leaf.shape.as_list(), leaf.dtype.name), spec
+    )
 
 
 def example_of_zeros(spec: Any) -> Any:
@@ -102,6 +112,22 @@ def example_of_zeros(spec: Any) -> Any:
         return tf.zeros([size or 1 for size in shape], leaf.dtype)
 
     return tf.nest.map_structure(zeros, spec)
+
+
+def rate_keeper(optimizer: keras.optimizers.Optimizer) -> Callable[[], None]:
+    """Returns a function that sets a constant rate to what it is now.
+
+    A checkpoint holds the rate of the run that made it. But the rate is an option of
+    each run: what a resumed run is given has to win.
+    """
+    if isinstance(optimizer.get_config()["learning_rate"], dict):  # a schedule
+        return lambda: None
+    rate = float(optimizer.learning_rate)
+
+    def keep() -> None:
+        optimizer.learning_rate = rate
+
+    return keep
 
 
 def make_checkpoint(model, optimizer, counter: tf.Variable) -> tf.train.Checkpoint:

@@ -54,6 +54,20 @@ def open_evaluation(function: Callable[..., Any]) -> tf.data.Dataset:
     return data
 
 
+def batch_size(element_spec: Any, default: int) -> int:
+    """Returns the examples in a batch, where the pipeline fixes them.
+
+    An experiment may batch as it likes; `default`, the flag, is what it was told.
+    """
+    sizes = {
+        leaf.shape[0]
+        for leaf in tf.nest.flatten(element_spec[0])
+        if isinstance(leaf, tf.TensorSpec)
+    }
+    fixed = sizes - {None}
+    return fixed.pop() if len(fixed) == 1 else default
+
+
 def describe_costs(dataset_function) -> str | None:
     """Returns what it costs to send a pipeline to the workers, if that is much.
 
@@ -63,9 +77,19 @@ def describe_costs(dataset_function) -> str | None:
     Args:
         dataset_function: a concrete function that returns a data set.
 
+    Raises:
+        UsageError: the data set was made elsewhere and cannot be sent at all.
+
     Returns:
         One warning; `None` for a pipeline of TensorFlow operations over files.
     """
+    captures = dataset_function.graph.captures
+    if any(tensor.dtype == tf.variant for tensor, _ in captures):
+        raise errors.UsageError(
+            "Experiment(train_data=...) returns a data set that was made outside it, "
+            "and a data set cannot be sent to the workers. Make it inside the "
+            "function: train_data=lambda: tf.data.Dataset.from_tensor_slices(...)..."
+        )
     graph = dataset_function.graph.as_graph_def()
     python, size = set(), 0
     for node in _nodes(graph):
@@ -76,7 +100,7 @@ def describe_costs(dataset_function) -> str | None:
         if node.op == "Const":
             size += node.attr["value"].tensor.ByteSize()
     # A captured tensor lives here too, and is fetched from here.
-    for tensor, _ in dataset_function.graph.captures:
+    for tensor, _ in captures:
         if tensor.dtype not in (tf.resource, tf.variant):
             size += tensor.dtype.size * (tensor.shape.num_elements() or 0)
     if python:
@@ -130,6 +154,11 @@ def _check(data: Any, field: str) -> None:
             "(x, y, sample_weight)."
         )
     for leaf in tf.nest.flatten(spec):
+        if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank is None:
+            raise errors.UsageError(
+                f"Experiment({field}=...) gives tensors of unknown rank: {spec}. Tell "
+                "it in the pipeline, with tf.ensure_shape(x, [None, ...])."
+            )
         if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank == 0:
             raise errors.UsageError(
                 f"Experiment({field}=...) gives single examples, not batches: {spec}. "

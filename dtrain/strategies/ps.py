@@ -19,9 +19,10 @@ from dtrain.cluster.spec import Cluster
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.experiment import Experiment, InputContext
-from dtrain.strategies import base, evaluation, parts, pipelines
-from dtrain.strategies.failures import explain
+from dtrain.strategies import base, evaluation, loop_size, parts, pipelines
+from dtrain.strategies.failures import explained
 from dtrain.strategies.placement import PlacementBySize
+from dtrain.strategies.totals import Totals
 
 # One running and one waiting closure keep a worker busy.
 _CLOSURES_PER_WORKER = 2
@@ -46,11 +47,10 @@ class PsTrainer:
         config: RunConfig,
         cluster: Cluster,
         console: Console,
-        check: Callable[[], None] | None,
+        check: Callable[[], None],
     ):
-        self._loop_size = base.LoopSize(config.steps_per_loop, cluster.num_workers)
+        self._loop_size = loop_size.LoopSize(config.steps_per_loop, cluster.num_workers)
         self.replicas = cluster.num_workers
-        self.examples_per_step = config.batch_size
         self.worker_steps = [0] * cluster.num_workers
         self.global_step = 0
         self._check = check
@@ -59,11 +59,13 @@ class PsTrainer:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         placement = PlacementBySize(cluster.num_ps)
 
+        keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
         dataset_function = self._trace_input(experiment, cluster.num_workers)
         warning = pipelines.describe_costs(dataset_function)
         if warning:
             console.line(warning)
         element_spec = dataset_function.structured_outputs.element_spec
+        self.examples_per_step = pipelines.batch_size(element_spec, config.batch_size)
 
         keras.utils.set_random_seed(config.seed)
         with placement.scope(strategy):
@@ -71,6 +73,7 @@ class PsTrainer:
             self._model = parts.build_model(experiment, element_spec)
             self._optimizer = parts.make_optimizer(experiment, config)
             self._optimizer.build(self._model.trainable_variables)
+        self._keep_rate = parts.rate_keeper(self._optimizer)
         self.checkpoint = parts.make_checkpoint(
             self._model, self._optimizer, self._counter
         )
@@ -78,7 +81,7 @@ class PsTrainer:
         self.checkpoint_options = self._choose_saver(config.model_dir, cluster.num_ps)
 
         objective = parts.make_objective(experiment, self._model, element_spec)
-        self.totals = base.Totals(objective)
+        self.totals = Totals(objective)
         self._evaluation = evaluation.Evaluation(experiment, self._model, objective)
         step = base.Step(self._model, self._optimizer, objective, self._counter)
         packed = base.pack(lambda *args: strategy.run(step.run, args=args), objective)
@@ -97,7 +100,7 @@ class PsTrainer:
 
     def train(self, num_steps: int) -> None:
         self._collect(room_for=1)
-        with _explained():
+        with explained():
             remote = self._coordinator.schedule(
                 self._closure,
                 args=(self._iterator, tf.constant(num_steps, tf.int64)),
@@ -107,7 +110,7 @@ class PsTrainer:
 
     def wait(self) -> None:
         self._collect(room_for=self._num_lanes)
-        with _explained():
+        with explained():
             self._coordinator.join()
         self._loop_size.pause()
         # The truth: a lost worker's steps may have been counted, and run again.
@@ -117,8 +120,8 @@ class PsTrainer:
     def steps_per_loop(self) -> int:
         return self._loop_size.steps
 
-    def evaluate(self) -> dict[str, float] | None:
-        return self._evaluation.run()
+    def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
+        return self._evaluation.run(is_over)
 
     def learning_rate(self) -> float:
         return parts.rate_at(self._optimizer, self.global_step)
@@ -127,6 +130,7 @@ class PsTrainer:
         self._optimizer.iterations.assign(self.global_step)
 
     def after_restore(self) -> None:
+        self._keep_rate()
         self.global_step = int(self._counter.numpy())
 
     def _collect(self, room_for: int) -> None:
@@ -135,7 +139,7 @@ class PsTrainer:
             finished = [future for future in self._under_way if future.done()]
             for future in finished:
                 num_steps = self._under_way.pop(future)
-                with _explained():
+                with explained():
                     totals, worker = future.result()
                 self.totals.add(totals, num_steps)
                 self.worker_steps[int(worker)] += num_steps
@@ -143,12 +147,12 @@ class PsTrainer:
                 self._loop_size.note(num_steps)
             if len(self._under_way) + room_for <= self._num_lanes:
                 return
-            concurrent.futures.wait(
+            done, _ = concurrent.futures.wait(
                 self._under_way,
                 timeout=_CHECK_SECONDS,
                 return_when=concurrent.futures.FIRST_COMPLETED,
             )
-            if self._check is not None:
+            if not done:
                 self._check()
 
     def _trace_input(self, experiment: Experiment, num_workers: int):
@@ -197,7 +201,7 @@ def _connect(cluster: Cluster) -> tf.distribute.ParameterServerStrategy:
         task_id=0,
         rpc_layer="grpc",
     )
-    with _explained():
+    with explained():
         return tf.distribute.ParameterServerStrategy(
             resolver, variable_partitioner=None
         )
@@ -211,14 +215,3 @@ def _worker_index() -> tf.Tensor:
 def _sees(device: str, path: str) -> bool:
     with tf.device(device):
         return tf.io.matching_files(path).shape[0] > 0
-
-
-class _explained:
-    """Turns TensorFlow's errors into dtrain's."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if isinstance(error, tf.errors.OpError):
-            raise explain(error) from error

@@ -172,7 +172,7 @@ MISTAKES = {
     "broken_model": r"the user's own mistake.*my_model.py, line 6",
     "nan": r"The loss is (nan|inf) at or shortly before global step \d+",
     "no_file": r"/no/such/file.csv; No such file.*each worker, on its own",
-    "no_data": r"train_data ended without a batch",
+    "no_data": r"The data ended without a batch",
 }
 RUNS = [("local", name) for name in MISTAKES]
 RUNS += [("ps", "broken_model"), ("ps", "no_file")]

@@ -300,7 +300,7 @@ def test_what_cannot_travel_is_refused_by_name(make, tmp_path):
 
     path = tmp_path / "mine.pickle"
     message = message_of(experiment_lib.save, my_experiment, str(path))
-    assert_parts(message, ["'my_experiment'", "cannot", "make it inside the function"])
+    assert_parts(message, ["'my_experiment'", "cannot", "inside the function"])
     assert not path.exists()
 
 

@@ -47,8 +47,9 @@ EVERYTHING = RunConfig(
 @pytest.fixture(autouse=True)
 def fresh_flags():
     """Each test reads flags as a new process would."""
-    with flagsaver.flagsaver():
-        yield
+    saved = flagsaver.save_flag_values(flags.FLAGS)
+    yield
+    flagsaver.restore_flag_values(saved, flags.FLAGS)
 
 
 def parse(*args):
@@ -190,11 +191,13 @@ def problems_of(path):
     given = [line for line in lines if line.strip() and not line.startswith("#")]
     if any("#" in line for line in given):
         problems.append("a comment after a value is taken as a part of it")
-    with flagsaver.flagsaver():
-        try:
-            config = parse(f"--flagfile={path}")
-        except errors.UsageError as error:
-            return [*problems, str(error)]
+    saved = flagsaver.save_flag_values(flags.FLAGS)
+    try:
+        config = parse(f"--flagfile={path}")
+    except errors.UsageError as error:
+        return [*problems, str(error)]
+    finally:
+        flagsaver.restore_flag_values(saved, flags.FLAGS)
     differing = {flag.split("=")[0] for flag in config.to_flags()}
     names = [re.match(r"--\w+", line)[0] for line in given]
     return problems + [

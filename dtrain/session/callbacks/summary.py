@@ -30,22 +30,29 @@ class SummaryWriter(Callback):
 
     def on_start(self, session):
         self._step = session.step
-        self._time = self._now()
+        # Step and time of the last summary, at first of the end of tracing.
+        self._timed: tuple[int, float] | None = None
         self._window = session.window()
 
     def on_loop(self, session):
-        if not crosses(self._step, session.step, self._every):
+        step, now = session.step, self._now()
+        timed = self._timed
+        if timed is None and step > self._step:
+            self._timed = step, now
+        if not crosses(self._step, step, self._every):
             return
-        now = self._now()
-        speed = (session.step - self._step) / max(now - self._time, 1e-9)
-        self._step, self._time = session.step, now
-        values = {f"train/{name}": value for name, value in self._window.take().items()}
+        self._step, self._timed = step, (step, now)
+        window = self._window.take().items()
+        values = {f"train/{name}": value for name, value in window}
         values["learning_rate"] = session.trainer.learning_rate()
-        values["speed/steps_per_second"] = speed
-        values["speed/examples_per_second"] = speed * session.trainer.examples_per_step
+        if timed is not None:
+            speed = (step - timed[0]) / max(now - timed[1], 1e-9)
+            values["speed/steps_per_second"] = speed
+            examples = speed * session.trainer.examples_per_step
+            values["speed/examples_per_second"] = examples
         for index, steps in enumerate(session.trainer.worker_steps):
             values[f"workers/{index}/steps"] = steps
-        self._write("train", session.step, values)
+        self._write("train", step, values)
 
     def on_evaluation(self, session, results):
         values = {

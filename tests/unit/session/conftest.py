@@ -12,7 +12,7 @@ from dtrain.console import Console
 from dtrain.launch.signals import Signals
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.session import Session
-from dtrain.strategies.base import Totals
+from dtrain.strategies.totals import Totals
 
 
 class LossOnly:
@@ -74,7 +74,7 @@ class FakeTrainer:
         self._repeats = 0
         self.waits.append(self.global_step)
 
-    def evaluate(self):
+    def evaluate(self, is_over):
         assert not self._under_way
         self._pass(self.slow_seconds)
         self.evaluations.append(self.global_step)

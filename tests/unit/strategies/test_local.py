@@ -212,9 +212,9 @@ def test_the_learning_rate_is_the_next_steps(make, short_unrolls):
 
 def test_an_evaluation_sees_the_weights_of_now(make, short_unrolls, problem):
     trainer = make(eval_data=problem.data)
-    before = trainer.evaluate()
+    before = trainer.evaluate(lambda: False)
     trainer.train(10)
-    after = trainer.evaluate()
+    after = trainer.evaluate(lambda: False)
     assert before["examples"] == after["examples"] == 96
     assert after["loss"] < before["loss"]
     model = trainer.checkpoint.model
@@ -223,7 +223,7 @@ def test_an_evaluation_sees_the_weights_of_now(make, short_unrolls, problem):
 
 
 def test_without_evaluation_data_there_is_no_evaluation(make):
-    assert make().evaluate() is None
+    assert make().evaluate(lambda: False) is None
 
 
 def test_a_loop_has_as_many_steps_as_were_asked_for(make, config):
@@ -268,9 +268,9 @@ def test_several_inputs_and_outputs_are_trained(make, short_unrolls, problem):
         train_data=data,
         eval_data=data,
     )
-    before = trainer.evaluate()
+    before = trainer.evaluate(lambda: False)
     trainer.train(20)
-    after = trainer.evaluate()
+    after = trainer.evaluate(lambda: False)
     assert set(after) == {"loss", "v_error", "examples"}
     assert after["loss"] < before["loss"] / 2
     assert after["v_error"] < before["v_error"]
@@ -306,7 +306,7 @@ def failing_data(problem):
         ),
         (
             lambda problem: {"train_data": lambda: problem.data().take(0)},
-            "train_data ended without a batch",
+            "The data ended without a batch",
         ),
         (
             lambda problem: {

@@ -1,9 +1,9 @@
-"""How many steps a call packs: as many as take a quarter of a second."""
+"""How many steps a call packs: as many as take a half a second."""
 
 import pytest
 
 from dtrain.strategies import base
-from dtrain.strategies.base import LoopSize
+from dtrain.strategies.loop_size import LoopSize
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def test_it_starts_with_one_unrolled_piece(clock):
 @pytest.mark.parametrize(
     ("step_seconds", "expected"),
     [
-        (0.005, 50),
-        (0.0041, 60),  # 61 in a quarter of a second: in pieces of ten
-        (0.0001, 100),  # not more, so that Ctrl-C need not wait
-        (0.025, 10),
-        (0.05, 5),  # below ten, one by one
-        (0.11, 2),
+        (0.01, 50),
+        (0.0082, 60),  # 61 in half a second: in pieces of ten
+        (0.0002, 100),  # not more, so that Ctrl-C need not wait
+        (0.05, 10),
+        (0.1, 5),  # below ten, one by one
+        (0.22, 2),
         (10.0, 1),
     ],
 )
-def test_it_settles_at_a_quarter_of_a_second(step_seconds, expected, clock, train):
+def test_it_settles_at_half_a_second(step_seconds, expected, clock, train):
     sizes = train(LoopSize(None, now=clock), step_seconds, 1000)
     assert sizes[-10:] == [expected] * 10
 
@@ -54,26 +54,26 @@ def test_the_first_call_is_not_measured(clock, train):
     clock.advance(1000)  # tracing
     size.note(size.steps)
     assert size.steps == base.UNROLL
-    assert train(size, 0.005, 50)[-1] == 50
+    assert train(size, 0.01, 50)[-1] == 50
 
 
 def test_workers_share_the_speed(clock, train):
     size = LoopSize(None, num_workers=4, now=clock)
-    # Each of four needs 5 ms a step: 50 of its own steps in a quarter of a second.
-    assert train(size, 0.005, 50, workers=4)[-1] == 50
+    # Each of four needs 10 ms a step: 50 of its own steps in half a second.
+    assert train(size, 0.01, 50, workers=4)[-1] == 50
 
 
 def test_time_that_is_not_training_does_not_count(clock, train):
     size = LoopSize(None, now=clock)
-    train(size, 0.005, 50)
+    train(size, 0.01, 50)
     for _ in range(5):
         size.pause()
         clock.advance(1000)  # an evaluation
-        assert train(size, 0.005, 20)[-1] == 50
+        assert train(size, 0.01, 20)[-1] == 50
 
 
 def test_it_follows_a_change_of_speed(clock, train):
     size = LoopSize(None, now=clock)
-    assert train(size, 0.005, 50)[-1] == 50
-    assert train(size, 0.0125, 50)[-1] == 20
-    assert train(size, 0.005, 50)[-1] == 50
+    assert train(size, 0.01, 50)[-1] == 50
+    assert train(size, 0.025, 50)[-1] == 20
+    assert train(size, 0.01, 50)[-1] == 50

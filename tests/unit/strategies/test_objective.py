@@ -354,11 +354,15 @@ def test_an_evaluation_gives_what_keras_gives(problem, weighted):
     )
     objective = Objective(experiment, [], problem.y[:1], model(problem.x[:1]))
     evaluation = Evaluation(experiment, model, objective)
-    assert evaluation.run() == pytest.approx({**expected, "examples": 90}, rel=1e-5)
+    assert evaluation.run(lambda: False) == pytest.approx(
+        {**expected, "examples": 90}, rel=1e-5
+    )
     # Again, with other weights, and nothing left over from before.
     model.layers[0].kernel.assign(model.layers[0].kernel * 2)
     expected = model.evaluate(data, verbose=0, return_dict=True)
-    assert evaluation.run() == pytest.approx({**expected, "examples": 90}, rel=1e-5)
+    assert evaluation.run(lambda: False) == pytest.approx(
+        {**expected, "examples": 90}, rel=1e-5
+    )
 
 
 def test_an_evaluation_changes_nothing_in_the_model(problem):
@@ -374,7 +378,7 @@ def test_an_evaluation_changes_nothing_in_the_model(problem):
     experiment = problem.experiment(eval_data=problem.data)
     objective = Objective(experiment, [], problem.y[:1], model(problem.x[:1]))
     evaluation = Evaluation(experiment, model, objective)
-    assert evaluation.run() == evaluation.run()
+    assert evaluation.run(lambda: False) == evaluation.run(lambda: False)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
 
@@ -383,4 +387,4 @@ def test_an_evaluation_without_an_example_fails(problem):
     experiment = problem.experiment(eval_data=lambda: problem.data().take(0))
     objective = Objective(experiment, [], problem.y[:1], problem.y[:1])
     with pytest.raises(errors.TrainingFailed, match="no example"):
-        Evaluation(experiment, problem.model(), objective).run()
+        Evaluation(experiment, problem.model(), objective).run(lambda: False)
