@@ -142,6 +142,8 @@ class _Launcher:
         before = [child.state for child in self._children.values()]
         for task, child in self._children.items():
             status = child.process.poll()
+            if child.state in ("exited", "failed"):
+                continue
             if status is not None:
                 told = task != self._cluster.chief and status in _TOLD
                 well = told or status == 0 or self._is_stopping

@@ -25,8 +25,8 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
     """
     text = error.message
     if isinstance(error, tf.errors.UnavailableError):
-        task = re.search(r"/job:(\w+)/replica:\d+/task:(\d+)", text)
-        who = f"{task[1]}:{task[2]}" if task else "a task"
+        tasks = re.findall(r"/job:(worker|ps)/replica:\d+/task:(\d+)", text)
+        who = ":".join(tasks[0]) if tasks else "a task"
         return errors.TaskUnavailable(
             f"The connection to {who} is lost: {_first_line(text)}"
         )

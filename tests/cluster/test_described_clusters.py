@@ -2,14 +2,16 @@
 
 import json
 import re
+import signal
 import sys
+import time
 
 import pytest
 
 FLAGS = ("--strategy=ps", "--experiment=digits_mlp", "--train_steps=300")
 
 
-def start_by_flags(lab, hosts, task, *flags):
+def start_by_flags(lab, hosts, task, *flags, name=None):
     job, index = task
     return lab.dtrain(
         *FLAGS,
@@ -18,7 +20,7 @@ def start_by_flags(lab, hosts, task, *flags):
         f"--job_name={job}",
         f"--task_index={index}",
         *flags,
-        name=f"{job}-{index}",
+        name=name or f"{job}-{index}",
     )
 
 
@@ -96,6 +98,30 @@ time.sleep(60)
     assert "Traceback" not in ps.output
     holder.process.kill()
     holder.process.wait()
+
+
+def test_a_second_chief_leaves_the_live_run_alone(lab):
+    addresses = [f"127.0.0.1:{port}" for port in lab.free_ports(3)]
+    hosts = {"ps": addresses[:1], "worker": addresses[1:]}
+    endless = ("--train_steps=1000000", "--log_every=1000")
+    commands = [
+        start_by_flags(lab, hosts, task, *endless, f"--model_dir={lab.folder}/{task}")
+        for task in (("ps", 0), ("worker", 1), ("worker", 0))
+    ]
+    chief = commands[-1]
+    chief.wait_for("^step ")
+    second = start_by_flags(
+        lab, hosts, ("worker", 0), f"--model_dir={lab.folder}/second", name="second"
+    )
+    assert second.wait(30) == 3
+    assert "port is taken by process" in second.output
+    steps = len(chief.output)
+    deadline = time.monotonic() + 30
+    while len(chief.output) < steps + 100:  # it goes on
+        assert time.monotonic() < deadline and chief.process.poll() is None
+        time.sleep(0.1)
+    chief.process.send_signal(signal.SIGTERM)
+    assert [command.wait() for command in commands] == [143, 143, 143]
 
 
 def test_missing_tasks_are_named_and_the_wait_ends(lab):

@@ -189,6 +189,68 @@ def test_what_the_user_got_wrong_ends_every_task_with_status_4(lab, strategy, na
         assert {t["exit_status"] for t in lab.tasks().values()} == {4}
 
 
+OUTSIDE = """
+import dtrain, keras, tensorflow as tf
+
+def experiment(config):
+    data = tf.data.Dataset.from_tensors((tf.ones([4, 3]), tf.ones([4, 1])))
+    return dtrain.Experiment(
+        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(0.01),
+        loss=keras.losses.MeanSquaredError(),
+        train_data=lambda: data,
+    )
+"""
+
+
+def test_a_data_set_made_outside_its_function_is_refused(lab):
+    (lab.folder / "my_model.py").write_text(OUTSIDE)
+    run = lab.dtrain("--experiment=my_model:experiment")
+    assert run.wait(60) == 2
+    assert "Make it inside the function" in run.output
+    assert {t["exit_status"] for t in lab.tasks().values()} == {2}
+
+
+# Strings through a lookup table, free sizes, a vector of a metric, flags of its own.
+UNUSUAL = """
+import dtrain, keras, tensorflow as tf
+from absl import flags
+
+flags.DEFINE_integer("batch_size", 1, "as TF1 scripts have it")
+
+def data():
+    words = tf.data.Dataset.from_tensor_slices(["a", "b", "a", "c", "b", "a", "c"])
+    label = lambda w: tf.one_hot(tf.cast(w == "a", tf.int32), 2)
+    return words.map(lambda w: (w[tf.newaxis], label(w))).batch(3)
+
+def experiment(config):
+    def model():
+        lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
+        return keras.Sequential([
+            keras.layers.Input((1,), dtype="string"), lookup,
+            keras.layers.Embedding(4, 8), keras.layers.Flatten(),
+            keras.layers.Dense(2, activation="softmax")])
+    return dtrain.Experiment(
+        model=model,
+        optimizer=lambda: keras.optimizers.Adam(0.05),
+        loss=keras.losses.CategoricalCrossentropy(),
+        metrics=lambda: [keras.metrics.F1Score(name="f1")],
+        train_data=data,
+        eval_data=data,
+    )
+"""
+
+
+def test_lookup_tables_free_sizes_and_metrics_of_several_numbers(lab):
+    (lab.folder / "my_model.py").write_text(UNUSUAL)
+    flags = ("--train_steps=100", f"--result_file={lab.folder}/result.json")
+    run = lab.dtrain("--experiment=my_model:experiment", *flags)
+    assert run.wait(60) == 0
+    result = lab.result()
+    assert result["eval"]["examples"] == 7
+    assert result["eval"]["f1_0"] == result["eval"]["f1_1"] == 1.0
+
+
 GENERATOR = """
 import dtrain, keras, tensorflow as tf
 

@@ -99,6 +99,54 @@ def test_a_task_that_dies_is_named_with_its_log(lab, task):
     assert (after["state"], after["exit_status"]) == ("failed", -signal.SIGKILL)
 
 
+def test_the_loss_of_the_only_worker_ends_the_run(lab):
+    """Nobody is left to do the steps that the chief waits for."""
+    run = lab.dtrain(*ENDLESS, "--num_workers=1")
+    run.wait_for(r"^step ")
+    os.kill(lab.tasks()["worker:0"]["pid"], signal.SIGKILL)
+    assert run.wait(30) == 3
+    assert "because worker:0 was lost" in run.output
+
+
+SLOW_EVALUATION = """
+import dtrain, keras, time, tensorflow as tf
+
+def data():
+    return tf.data.Dataset.from_tensors((tf.ones([2]), tf.ones([1]))).repeat(4).batch(2)
+
+def wait(x):
+    return tf.py_function(lambda: time.sleep(0.2) or 0.0, [], tf.float32) * 0.0 + x
+
+def slow():
+    return data().repeat(1000).map(lambda x, y: (tf.ensure_shape(wait(x), x.shape), y))
+
+def experiment(config):
+    return dtrain.Experiment(
+        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(0.01),
+        loss=keras.losses.MeanSquaredError(),
+        train_data=data,
+        eval_data=slow,
+        callbacks=lambda: [Told()],
+    )
+
+class Told(dtrain.Callback):
+    def on_save(self, session, path):
+        print("saved", path)
+"""
+
+
+def test_a_signal_is_heard_during_an_evaluation(lab):
+    (lab.folder / "my_model.py").write_text(SLOW_EVALUATION)
+    run = lab.dtrain(
+        "--strategy=local", "--experiment=my_model:experiment", "--train_steps=10"
+    )
+    run.wait_for("saved .*/ckpt-10")  # the evaluation follows
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(10) == 143
+    assert list(lab.model_dir.glob("ckpt-10.index"))
+
+
 def test_a_lost_port_means_a_new_try(lab):
     taken = lab.free_ports(1)[0]
     lab.ports.clear()
