@@ -316,3 +316,15 @@ def test_local_recommends_no_strategy_that_would_refuse_the_cluster():
     message = message_of(Cluster({"worker": ["a:1"]}).check_strategy, "local")
     assert "--strategy=ps" not in message
     assert "Give --cluster=local to ignore the description." in message
+
+
+def test_workers_are_counted_by_host_for_their_gpus():
+    cluster = Cluster({"worker": ["a:1", "b:1", "a:2", "A:3"], "ps": ["a:4"]})
+    ranks = [cluster.rank_on_host(Task("worker", i)).index for i in range(4)]
+    assert ranks == [0, 0, 1, 2]
+    assert cluster.rank_on_host(Task("ps", 0)) == Task("ps", 0)
+
+
+def test_servers_are_the_tasks_that_a_chief_drives():
+    cluster = Cluster({"chief": ["a:1"], "worker": ["a:2"], "ps": ["a:3"]})
+    assert cluster.servers() == (Task("worker", 0), Task("ps", 0))

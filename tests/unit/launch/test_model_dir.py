@@ -122,3 +122,10 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path):
     path = str(tmp_path / "file" / "run")
     with pytest.raises(errors.UsageError, match=f"--model_dir={path} cannot be used"):
         model_dir.Owner(path)
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/run", "/runs/run[1]", "/runs/a*"])
+def test_names_that_tensorflow_reads_differently_are_refused(path):
+    with pytest.raises(errors.UsageError, match="--model_dir=") as caught:
+        model_dir.check(path)
+    assert path in str(caught.value)

@@ -1,0 +1,97 @@
+"""Who is missing, and when there is nobody left to wait for."""
+
+import contextlib
+import io
+import socket
+
+import pytest
+
+from dtrain import errors
+from dtrain.cluster.spec import Cluster, Task
+from dtrain.console import Console
+from dtrain.runtime import preflight
+
+
+@contextlib.contextmanager
+def listening(count):
+    """Listens on ports of this machine; gives their addresses."""
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for _ in range(count)
+        ]
+        yield [f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
+
+
+@pytest.fixture
+def nobody():
+    """An address that nobody listens on, held so that nobody will."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+def test_those_who_answer_are_found_and_the_chief_is_not_asked(nobody):
+    with listening(2) as (worker, ps):
+        cluster = Cluster({"chief": ["c:1"], "worker": [worker, nobody], "ps": [ps]})
+        assert preflight.find_servers(cluster) == [Task("worker", 0), Task("ps", 0)]
+
+
+def test_the_wait_ends_when_all_are_there():
+    with listening(2) as (worker, ps):
+        cluster = Cluster({"worker": [worker], "ps": [ps]})
+        preflight.wait_for_servers(cluster, 1.0, Console(io.StringIO()))
+
+
+def test_who_is_missing_is_said_now_and_then_and_at_the_end(nobody, clock):
+    def now():
+        clock.advance(4)
+        return clock()
+
+    terminal = io.StringIO()
+    with listening(1) as (worker,):
+        cluster = Cluster({"worker": [worker], "ps": [nobody]})
+        with pytest.raises(errors.TaskUnavailable) as caught:
+            preflight.wait_for_servers(cluster, 60, Console(terminal), now=now)
+    assert f"No answer from ps:0 ({nobody}) within --startup_timeout=60 s" in str(
+        caught.value
+    )
+    lines = terminal.getvalue().splitlines()
+    assert set(lines) == {f"Waiting for ps:0 ({nobody})."}
+    assert 1 < len(lines) < 7
+
+
+def test_what_goes_wrong_meanwhile_ends_the_wait(nobody):
+    def check():
+        raise errors.TaskUnavailable("the server beside is gone")
+
+    cluster = Cluster({"worker": [nobody], "ps": ["ps:1"]})
+    with pytest.raises(errors.TaskUnavailable, match="the server beside is gone"):
+        preflight.wait_for_servers(cluster, 60, Console(io.StringIO()), check)
+
+
+def test_one_worker_is_enough_to_hope(nobody, clock):
+    with listening(1) as (worker,):
+        cluster = Cluster({"worker": [nobody, worker], "ps": ["ps:1"]})
+        lookout = preflight.Lookout(cluster, 10, lambda: True, now=clock)
+        for _ in range(5):
+            lookout.check()
+            clock.advance(100)
+
+
+def test_without_any_worker_the_wait_ends_after_the_timeout(nobody, clock):
+    cluster = Cluster({"worker": [nobody], "ps": ["ps:1"]})
+    lookout = preflight.Lookout(cluster, 10, lambda: False, now=clock)
+    lookout.check()
+    clock.advance(9)
+    lookout.check()
+    clock.advance(2)
+    with pytest.raises(errors.TaskUnavailable, match=nobody):
+        lookout.check()
+
+
+def test_without_any_worker_a_run_that_has_to_stop_does_not_wait(nobody, clock):
+    cluster = Cluster({"worker": [nobody], "ps": ["ps:1"]})
+    lookout = preflight.Lookout(cluster, 10, lambda: True, now=clock)
+    with pytest.raises(errors.TaskUnavailable, match="No worker answers any more"):
+        lookout.check()
