@@ -31,10 +31,8 @@ class Console:
         error_terminal: TextIO | None = None,
         log: TextIO | None = None,
     ):
-        self._rich = rich.console.Console(file=terminal, highlight=False)
-        self._errors = rich.console.Console(
-            file=error_terminal or terminal, highlight=False
-        )
+        self._rich = _RichConsole(file=terminal, highlight=False)
+        self._errors = _RichConsole(file=error_terminal or terminal, highlight=False)
         self._log = log
 
     @property
@@ -72,9 +70,20 @@ class Console:
             redirect_stderr=False,
         )
 
-    @staticmethod
-    def _print(console: rich.console.Console, text: str) -> None:
-        console.print(text, markup=False, emoji=False, soft_wrap=True)
+    def _print(self, console: rich.console.Console, text: str) -> None:
+        try:
+            console.print(text, markup=False, emoji=False, soft_wrap=True)
+        except OSError as error:
+            # The reader of the pipe, or the terminal, is gone. Training goes on.
+            console.file = open(os.devnull, "w")
+            self.log(f"Nobody reads the terminal any more: {error}.")
+
+
+class _RichConsole(rich.console.Console):
+    """rich's console, but a closed pipe does not end the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("the pipe is closed")
 
 
 class _Lines(io.TextIOBase):

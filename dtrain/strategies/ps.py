@@ -19,17 +19,17 @@ from dtrain.cluster.spec import Cluster
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.experiment import Experiment, InputContext
-from dtrain.strategies import base, evaluation, loop_size, parts, pipelines
+from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.failures import explained
 from dtrain.strategies.placement import PlacementBySize
-from dtrain.strategies.totals import Totals
 
 # One running and one waiting closure keep a worker busy.
 _CLOSURES_PER_WORKER = 2
 _CHECK_SECONDS = 1.0
 
 
-class PsTrainer:
+class PsTrainer(CommonTrainer):
     """A Trainer on the chief of a cluster with ps and worker tasks.
 
     Args:
@@ -49,42 +49,41 @@ class PsTrainer:
         console: Console,
         check: Callable[[], None],
     ):
-        self._loop_size = loop_size.LoopSize(config.steps_per_loop, cluster.num_workers)
         self.replicas = cluster.num_workers
         self.worker_steps = [0] * cluster.num_workers
-        self.global_step = 0
         self._check = check
         strategy = _connect(cluster)
-        self._strategy = strategy
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        placement = PlacementBySize(cluster.num_ps)
 
         keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
-        dataset_function = self._trace_input(experiment, cluster.num_workers)
+        dataset_function = _trace_input(experiment, cluster.num_workers)
         warning = pipelines.describe_costs(dataset_function)
         if warning:
             console.line(warning)
         element_spec = dataset_function.structured_outputs.element_spec
-        self.examples_per_step = pipelines.batch_size(element_spec, config.batch_size)
 
         keras.utils.set_random_seed(config.seed)
+        placement = PlacementBySize(cluster.num_ps)
         with placement.scope(strategy):
-            self._counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-            self._model = parts.build_model(experiment, element_spec)
-            self._optimizer = parts.make_optimizer(experiment, config)
-            self._optimizer.build(self._model.trainable_variables)
-        self._keep_rate = parts.rate_keeper(self._optimizer)
-        self.checkpoint = parts.make_checkpoint(
-            self._model, self._optimizer, self._counter
-        )
+            counter = tf.Variable(0, dtype=tf.int64, name="global_step")
+            model = parts.build_model(experiment, element_spec)
+            optimizer = parts.make_optimizer(experiment, config)
+            optimizer.build(model.trainable_variables)
         self.description = placement.describe()
         self.checkpoint_options = self._choose_saver(config.model_dir, cluster.num_ps)
+        super().__init__(
+            experiment,
+            config,
+            element_spec,
+            model,
+            optimizer,
+            counter,
+            cluster.num_workers,
+        )
 
-        objective = parts.make_objective(experiment, self._model, element_spec)
-        self.totals = Totals(objective)
-        self._evaluation = evaluation.Evaluation(experiment, self._model, objective)
-        step = base.Step(self._model, self._optimizer, objective, self._counter)
-        packed = base.pack(lambda *args: strategy.run(step.run, args=args), objective)
+        packed = base.pack(
+            lambda *args: strategy.run(self._step.run, args=args), self._objective
+        )
         self._closure = tf.function(
             lambda iterator, num_steps: (packed(iterator, num_steps), _worker_index()),
             autograph=False,
@@ -92,9 +91,8 @@ class PsTrainer:
         self._iterator = iter(
             self._coordinator.create_per_worker_dataset(dataset_function)
         )
-        lanes = _CLOSURES_PER_WORKER * cluster.num_workers
-        self._lanes = concurrent.futures.ThreadPoolExecutor(lanes)
-        self._num_lanes = lanes
+        self._num_lanes = _CLOSURES_PER_WORKER * cluster.num_workers
+        self._lanes = concurrent.futures.ThreadPoolExecutor(self._num_lanes)
         # What is under way: the fetch of each closure, and its number of steps.
         self._under_way: dict[concurrent.futures.Future, int] = {}
 
@@ -116,23 +114,6 @@ class PsTrainer:
         # The truth: a lost worker's steps may have been counted, and run again.
         self.global_step = int(self._counter.numpy())
 
-    @property
-    def steps_per_loop(self) -> int:
-        return self._loop_size.steps
-
-    def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
-        return self._evaluation.run(is_over)
-
-    def learning_rate(self) -> float:
-        return parts.rate_at(self._optimizer, self.global_step)
-
-    def before_save(self) -> None:
-        self._optimizer.iterations.assign(self.global_step)
-
-    def after_restore(self) -> None:
-        self._keep_rate()
-        self.global_step = int(self._counter.numpy())
-
     def _collect(self, room_for: int) -> None:
         """Takes in finished closures until so many more may be scheduled."""
         while True:
@@ -141,10 +122,8 @@ class PsTrainer:
                 num_steps = self._under_way.pop(future)
                 with explained():
                     totals, worker = future.result()
-                self.totals.add(totals, num_steps)
+                self._note(totals, num_steps)
                 self.worker_steps[int(worker)] += num_steps
-                self.global_step += num_steps
-                self._loop_size.note(num_steps)
             if len(self._under_way) + room_for <= self._num_lanes:
                 return
             done, _ = concurrent.futures.wait(
@@ -154,17 +133,6 @@ class PsTrainer:
             )
             if not done:
                 self._check()
-
-    def _trace_input(self, experiment: Experiment, num_workers: int):
-        """Traces train_data here; each worker runs the trace on its own machine."""
-
-        @tf.function(autograph=False)
-        def open_pipeline():
-            context = InputContext(num_workers, _worker_index(), 1)
-            data = pipelines.open_training(experiment.train_data, context)
-            return data.prefetch(tf.data.AUTOTUNE)
-
-        return open_pipeline.get_concrete_function()
 
     def _choose_saver(self, model_dir: str, num_ps: int) -> tf.train.CheckpointOptions:
         """Lets each ps write its own shard, if it sees the model directory.
@@ -192,6 +160,18 @@ class PsTrainer:
         return tf.train.CheckpointOptions(
             experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0"
         )
+
+
+def _trace_input(experiment: Experiment, num_workers: int):
+    """Traces train_data here; each worker runs the trace on its own machine."""
+
+    @tf.function(autograph=False)
+    def open_pipeline():
+        context = InputContext(num_workers, _worker_index(), 1)
+        data = pipelines.open_training(experiment.train_data, context)
+        return data.prefetch(tf.data.AUTOTUNE)
+
+    return open_pipeline.get_concrete_function()
 
 
 def _connect(cluster: Cluster) -> tf.distribute.ParameterServerStrategy:
