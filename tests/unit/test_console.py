@@ -149,3 +149,36 @@ def test_without_a_log_a_note_goes_nowhere():
     console.error("an error")
     assert terminal.getvalue() == "an error\n"
     assert not console.is_terminal
+
+
+CLOSED = """
+import sys
+from dtrain import console
+
+terminal = console.redirect(sys.argv[1])
+for number in range(3):
+    terminal.line(f"line {number}")
+    sys.stdin.readline()  # by now the test has closed its end
+"""
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
+    log = tmp_path / "logs" / "chief-0.log"
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLOSED, str(log)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "line 0\n"
+    process.stdout.close()
+    process.stdin.write("\n\n\n")
+    process.stdin.close()
+    assert process.wait(30) == 0
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if line.startswith("line")] == [
+        "line 0",
+        "line 1",
+        "line 2",
+    ]
+    assert "Nobody reads the terminal any more: the pipe is closed." in lines
