@@ -33,9 +33,11 @@ def open_training(
     shards_itself = _takes_context(function)
     data = function(context) if shards_itself else function()
     _check(data, "train_data")
+    data = data.repeat()
     if not shards_itself and context.num_input_pipelines > 1:
+        # Of all epochs in a row: so nobody is left without when batches are few.
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
-    return data.repeat()
+    return data
 
 
 def open_evaluation(function: Callable[..., Any]) -> tf.data.Dataset:

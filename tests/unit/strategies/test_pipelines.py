@@ -44,9 +44,20 @@ def shard_by_context(ctx):
         (lambda: numbers(6), [[0, 3, 0, 3], [1, 4, 1, 4], [2, 5, 2, 5]]),
         (lambda count=6: numbers(count), [[0, 3, 0, 3], [1, 4, 1, 4], [2, 5, 2, 5]]),
         (lambda *, n=6: numbers(n), [[0, 3, 0, 3], [1, 4, 1, 4], [2, 5, 2, 5]]),
-        (lambda: numbers(7), [[0, 3, 6, 0], [1, 4, 1, 4], [2, 5, 2, 5]]),
+        # Epochs follow each other, so that every batch has its turn once an epoch.
+        (lambda: numbers(7), [[0, 3, 6, 2], [1, 4, 0, 3], [2, 5, 1, 4]]),
+        (lambda: numbers(1), [[0, 0, 0, 0]] * 3),
     ],
-    ids=["by ctx", "not by ctx", "args", "no ctx", "default", "keyword", "uneven"],
+    ids=[
+        "by ctx",
+        "not by ctx",
+        "args",
+        "no ctx",
+        "default",
+        "keyword",
+        "uneven",
+        "few",
+    ],
 )
 def test_every_pipeline_gets_its_part_for_ever(function, expected, make_id):
     parts = [
