@@ -121,10 +121,9 @@ def _find_source(config: RunConfig) -> sources.Source:
                 "chief evaluates. Leave the evaluator's command out."
             )
         source.cluster.check_strategy(config.strategy)
-    launches = source.cluster is None and config.strategy != "local"
     for name in ("num_workers", "num_ps"):
         value = getattr(config, name)
-        if not launches and value != getattr(RunConfig, name):
+        if not _needs_launcher(source, config) and value != getattr(RunConfig, name):
             where = "is described" if source.cluster else "is one process"
             raise errors.UsageError(
                 f"--{name}={value} is the size of a local cluster, but this run "
@@ -145,8 +144,10 @@ def _with_model_dir(config: RunConfig) -> RunConfig:
     path = config.model_dir or model_dir.default(
         experiment.display_name(config.experiment)
     )
-    model_dir.check(os.path.abspath(path) if "://" not in path else path)
-    return config.replace(model_dir=os.path.abspath(path))
+    model_dir.check(path)
+    path = os.path.abspath(path)
+    model_dir.check(path)  # where it is may have such a name, too
+    return config.replace(model_dir=path)
 
 
 def _check_result_file(config: RunConfig) -> RunConfig:
