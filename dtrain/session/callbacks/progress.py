@@ -8,6 +8,7 @@ from collections.abc import Callable
 import rich.progress
 
 from dtrain.session.callbacks.base import Callback, crosses
+from dtrain.session.speedometer import Speedometer
 
 
 class ProgressDisplay(Callback):
@@ -29,7 +30,7 @@ class ProgressDisplay(Callback):
     def on_start(self, session):
         self._window = session.window()
         self._step = session.step
-        self._time: float | None = None  # of the first progress: tracing is over
+        self._speedometer = Speedometer(session.step, self._now)
         if session.console.is_terminal and session.step < session.last_step:
             self._bar = session.console.progress(
                 rich.progress.TextColumn(
@@ -47,19 +48,15 @@ class ProgressDisplay(Callback):
         if self._bar is not None:
             shown = min(session.step, session.last_step)
             self._bar.update(self._task, completed=shown)
-        now = self._now()
-        if self._time is None:
-            if session.step > self._step:
-                self._step, self._time = session.step, now
-            return
+        self._speedometer.note(session.step)
         if not crosses(self._step, session.step, self._every):
             return
-        # Time for saving and evaluating is in here: this is what a person waits.
-        speed = (session.step - self._step) / max(now - self._time, 1e-9)
-        self._step, self._time = session.step, now
-        left = max(session.last_step - session.step, 0) / speed
-        means = _describe(self._window.take())
-        figures = f"{means}  {speed:.1f} steps/s  {_clock(left)} left"
+        self._step = session.step
+        figures = _describe(self._window.take())
+        speed = self._speedometer.read(session.step)
+        if speed is not None:
+            left = max(session.last_step - session.step, 0) / speed
+            figures += f"  {speed:.1f} steps/s  {_clock(left)} left"
         line = f"step {session.step}/{session.last_step}  {figures}"
         if self._bar is not None:
             self._bar.update(self._task, figures=figures)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from dtrain.session.callbacks.base import Callback, crosses
+from dtrain.session.speedometer import Speedometer
 
 
 class SummaryWriter(Callback):
@@ -30,23 +31,20 @@ class SummaryWriter(Callback):
 
     def on_start(self, session):
         self._step = session.step
-        # Step and time of the last summary, at first of the end of tracing.
-        self._timed: tuple[int, float] | None = None
+        self._speedometer = Speedometer(session.step, self._now)
         self._window = session.window()
 
     def on_loop(self, session):
-        step, now = session.step, self._now()
-        timed = self._timed
-        if timed is None and step > self._step:
-            self._timed = step, now
+        step = session.step
+        self._speedometer.note(step)
         if not crosses(self._step, step, self._every):
             return
-        self._step, self._timed = step, (step, now)
+        self._step = step
         window = self._window.take().items()
         values = {f"train/{name}": value for name, value in window}
         values["learning_rate"] = session.trainer.learning_rate()
-        if timed is not None:
-            speed = (step - timed[0]) / max(now - timed[1], 1e-9)
+        speed = self._speedometer.read(step)
+        if speed is not None:
             values["speed/steps_per_second"] = speed
             examples = speed * session.trainer.examples_per_step
             values["speed/examples_per_second"] = examples
