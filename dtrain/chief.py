@@ -62,9 +62,12 @@ def lead(
             lookout = preflight.Lookout(
                 cluster, config.startup_timeout, lambda: bool(signals.received)
             )
-            trainer = PsTrainer(
-                what, config, cluster, console, lambda: (check(), lookout.check())
-            )
+
+            def look() -> None:
+                check()
+                lookout.check()
+
+            trainer = PsTrainer(what, config, cluster, console, look)
             _kept.append(trainer)
         _show_banner(trainer, config, cluster, origin, console)
         callbacks = [*_make_callbacks(config), *_check_callbacks(what.callbacks())]

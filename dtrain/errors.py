@@ -45,7 +45,8 @@ class TrainingFailed(DtrainError):
 
 
 class Interrupted(DtrainError):
-    """A signal asked the run to stop; a checkpoint was saved first.
+    """A signal asked the run to stop; it saved a checkpoint, unless it was asked
+    twice or had not begun.
 
     Args:
         signum: The signal's number, for instance `signal.SIGTERM`.

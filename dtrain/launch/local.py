@@ -118,11 +118,13 @@ class _Launcher:
 
     def stop(self) -> None:
         """Ends every task that is still there: first by waiting, then by force."""
+        if not self._children:
+            return
         self._update_states()
         self._is_stopping = True
-        chief = self._children.get(self._cluster.chief)
+        chief = self._children[self._cluster.chief]  # the first to be started
         # A chief that is gone has told the servers, unless it failed before it could.
-        told = chief is not None and chief.process.poll() in _STATUSES
+        told = chief.process.poll() in _STATUSES
         deadline = time.monotonic() + (_LEAVE_SECONDS if told else 0.0)
         for child in self._children.values():
             child.stop(max(0.0, deadline - time.monotonic()))
@@ -140,12 +142,14 @@ class _Launcher:
 
     def _update_states(self) -> None:
         before = [child.state for child in self._children.values()]
+        ended_with = self._children[self._cluster.chief].process.poll()
         for task, child in self._children.items():
             status = child.process.poll()
             if child.state in ("exited", "failed"):
                 continue
             if status is not None:
-                told = task != self._cluster.chief and status in _TOLD
+                told = status in _TOLD or status == ended_with
+                told = told and task != self._cluster.chief
                 well = told or status == 0 or self._is_stopping
                 child.state = "exited" if well else "failed"
             elif child.state == "starting":

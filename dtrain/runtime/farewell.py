@@ -10,7 +10,6 @@ it. Nothing is left on any disk, and no other process can be meant by mistake.
 
 import os
 import threading
-import time
 from collections.abc import Collection
 
 import tensorflow as tf
@@ -43,7 +42,7 @@ class Listener:
         text = b""
         while not text.endswith(b"\n"):
             text += os.read(self._reader, 64)
-        return int(text)
+        return int(text.split()[0])
 
 
 def part(cluster: Cluster, status: int, patience: float) -> list[Task]:
@@ -58,11 +57,7 @@ def part(cluster: Cluster, status: int, patience: float) -> list[Task]:
         The tasks that could not be told.
     """
     if not is_connected(cluster):
-        deadline = time.monotonic() + patience
-        answering = preflight.find_servers(cluster)
-        while len(answering) < len(cluster.servers()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-            answering = preflight.find_servers(cluster)
+        answering = preflight.find_servers(cluster, patience)
         if not answering:
             return list(cluster.servers())
         connect(cluster, answering)

@@ -9,6 +9,7 @@ from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.console import Console
 
 _SECONDS_BETWEEN_LINES = 10.0
+_POLL_SECONDS = 0.1
 
 
 def wait_for_servers(
@@ -48,7 +49,7 @@ def wait_for_servers(
         if now() - said >= _SECONDS_BETWEEN_LINES:
             said = now()
             console.line(f"Waiting for {names}.")
-        time.sleep(0.1)
+        time.sleep(_POLL_SECONDS)
 
 
 class Lookout:
@@ -95,9 +96,20 @@ class Lookout:
             )
 
 
-def find_servers(cluster: Cluster) -> list[Task]:
-    """Returns the ps and workers that accept connections now."""
-    return [task for task in cluster.servers() if _accepts(cluster.address(task))]
+def find_servers(cluster: Cluster, patience: float = 0.0) -> list[Task]:
+    """Returns the ps and workers that accept connections.
+
+    Args:
+        cluster: whose servers to look for.
+        patience: seconds for all of them to appear.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        servers = cluster.servers()
+        found = [task for task in servers if _accepts(cluster.address(task))]
+        if len(found) == len(servers) or time.monotonic() >= deadline:
+            return found
+        time.sleep(_POLL_SECONDS)
 
 
 def _accepts(address: str) -> bool:

@@ -1,5 +1,6 @@
 """What an experiment's factories make, checked: model, optimizer, objective."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -32,21 +33,11 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
         UsageError: --optimizer names none, or this one keeps counters of its own
             that asynchronous workers would break.
     """
-    optimizer = experiment.optimizer()
-    if config.optimizer is not None:
-        try:
-            optimizer = keras.optimizers.get(config.optimizer)
-        except (ValueError, TypeError, KeyError) as error:
-            known = sorted(
-                name.lower()
-                for name, value in vars(keras.optimizers).items()
-                if isinstance(value, type)
-                and name not in ("Optimizer", "LossScaleOptimizer")
-            )
-            raise errors.UsageError(
-                f"--optimizer={config.optimizer} is unknown. Keras has: "
-                f"{', '.join(known)}." + errors.did_you_mean(config.optimizer, known)
-            ) from error
+    # One that is replaced is not even made: its variables would stay on a ps.
+    if config.optimizer is None:
+        optimizer = experiment.optimizer()
+    else:
+        optimizer = _optimizer_by_name(config.optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise errors.UsageError(
             f"Experiment(optimizer=...) returned {optimizer!r}. Return a "
@@ -141,6 +132,28 @@ def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     ticket = tf.constant(step, iterations.dtype)
     with keras.StatelessScope(state_mapping=[(iterations, ticket)]):
         return float(optimizer.learning_rate)
+
+
+def _optimizer_by_name(name: str) -> Any:
+    try:
+        return keras.optimizers.get(name)
+    except (ValueError, TypeError, KeyError) as error:
+        known = sorted(
+            key.lower()
+            for key, value in vars(keras.optimizers).items()
+            if isinstance(value, type) and key != "Optimizer" and _needs_nothing(value)
+        )
+        raise errors.UsageError(
+            f"--optimizer={name} is unknown. Keras has: {', '.join(known)}."
+            + errors.did_you_mean(name, known)
+        ) from error
+
+
+def _needs_nothing(kind: type) -> bool:
+    """Returns whether a class can be made from its name alone."""
+    parameters = inspect.signature(kind).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(p.default is not p.empty or p.kind in variadic for p in parameters)
 
 
 def _with_rate(

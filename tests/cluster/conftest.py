@@ -77,6 +77,8 @@ class Lab:
         self.commands: list[Command] = []
         self.ports: set[int] = set()
 
+    poll = staticmethod(poll)
+
     def dtrain(
         self, *flags: str, env: dict | None = None, name: str = "run"
     ) -> Command:
