@@ -10,6 +10,7 @@ from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight
+from dtrain.runtime.meeting import Meeting
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.callbacks.checkpoint import CheckpointSaver
 from dtrain.session.callbacks.evaluation import Evaluator
@@ -17,10 +18,13 @@ from dtrain.session.callbacks.nan import NanStopper
 from dtrain.session.callbacks.progress import ProgressDisplay
 from dtrain.session.callbacks.summary import SummaryWriter
 from dtrain.session.session import Session
+from dtrain.strategies import mirrored
 from dtrain.strategies.base import Trainer
 from dtrain.strategies.failures import explained
 from dtrain.strategies.local import LocalTrainer
+from dtrain.strategies.mirrored import MirroredTrainer
 from dtrain.strategies.ps import PsTrainer
+from dtrain.strategies.sync import SyncTrainer
 
 # Trainers on a cluster live as long as the process. To collect one, TensorFlow
 # removes its functions from every task and waits for that with the interpreter
@@ -28,10 +32,21 @@ from dtrain.strategies.ps import PsTrainer
 _kept: list[Trainer] = []
 
 
+def prepare(config: RunConfig) -> None:
+    """Sets up this process's devices, before the user's code can use any.
+
+    Raises:
+        UsageError: there are not as many as asked for.
+    """
+    if config.strategy == "mirrored":
+        mirrored.find_devices(config.devices_per_task)
+
+
 def lead(
     function: Callable[[RunConfig], experiment.Experiment],
     config: RunConfig,
     cluster: Cluster | None,
+    meeting: Meeting | None,
     check: Callable[[], None],
     origin: str | None,
     console: Console,
@@ -43,6 +58,7 @@ def lead(
         function: what to train.
         config: with an absolute `model_dir`.
         cluster: with this process as its chief; `None` for one process.
+        meeting: all its tasks, met, if they train synchronously.
         check: called while others are waited for; raises what should end the wait.
         origin: who describes the cluster, for the banner; `None` to leave it out.
         console: for the terminal.
@@ -55,8 +71,13 @@ def lead(
     config = config.replace(experiment=experiment.display_name(config.experiment))
     os.makedirs(config.model_dir, exist_ok=True)
     with explained():
-        if cluster is None:
-            trainer: Trainer = LocalTrainer(what, config)
+        if meeting is not None:
+            trainer: Trainer = SyncTrainer(what, config, meeting)
+            _kept.append(trainer)
+        elif config.strategy == "mirrored":
+            trainer = MirroredTrainer(what, config)
+        elif cluster is None:
+            trainer = LocalTrainer(what, config)
         else:
             preflight.wait_for_servers(cluster, config.startup_timeout, console, check)
             lookout = preflight.Lookout(

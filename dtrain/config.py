@@ -11,7 +11,8 @@ from typing import Any
 
 from dtrain import errors
 
-STRATEGIES = ("local", "ps")
+STRATEGIES = ("local", "mirrored", "ps", "sync")
+GRADIENT_DTYPES = ("float32", "bfloat16")
 CLUSTER_SOURCES = ("auto", "local", "flags", "env", "tf_config")
 
 # What an experiment that declares nothing gets (`dtrain.defaults`).
@@ -31,6 +32,8 @@ _AT_LEAST = {
     "log_every": 0,
     "num_workers": 1,
     "num_ps": 1,
+    "devices_per_task": 1,
+    "accumulate_steps": 1,
     "startup_timeout": 1,
 }
 _SECONDS = ("checkpoint_secs", "startup_timeout")
@@ -55,6 +58,9 @@ class RunConfig:
     batch_size: int | None = None
     optimizer: str | None = None
     learning_rate: float | None = None
+    accumulate_steps: int = 1
+    gradient_dtype: str = "float32"
+    devices_per_task: int | None = None
     seed: int = 0
     steps_per_loop: int | None = None
     eval_every: int = 0
@@ -77,6 +83,7 @@ class RunConfig:
     def __post_init__(self):
         _check_choice("strategy", self.strategy, STRATEGIES)
         _check_choice("cluster", self.cluster, CLUSTER_SOURCES)
+        _check_choice("gradient_dtype", self.gradient_dtype, GRADIENT_DTYPES)
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is None:
@@ -91,6 +98,8 @@ class RunConfig:
                 raise errors.UsageError(
                     f"--{name}={value} is too small. Give {least} or more."
                 )
+        if self.strategy not in ("mirrored", "sync"):
+            self._check_one_device()
         if self.seed >= 2**32:
             raise errors.UsageError(
                 f"--seed={self.seed} is too large. Give less than {2**32}."
@@ -102,6 +111,20 @@ class RunConfig:
                     f"--learning_rate={self.learning_rate} would not train anything. "
                     "Give a number above 0."
                 )
+
+    def _check_one_device(self) -> None:
+        if self.gradient_dtype != "float32":
+            raise errors.UsageError(
+                f"--gradient_dtype={self.gradient_dtype} is for gradients that "
+                "replicas exchange, which they do not under "
+                f"--strategy={self.strategy}. Leave it out, or use --strategy=sync."
+            )
+        if (self.devices_per_task or 1) > 1:
+            raise errors.UsageError(
+                f"--devices_per_task={self.devices_per_task}, but a task of "
+                f"--strategy={self.strategy} uses one device. Leave it out, or use "
+                "--strategy=mirrored (one machine) or sync (several)."
+            )
 
     def replace(self, **changes: Any) -> "RunConfig":
         """Returns a copy with some fields changed."""

@@ -12,7 +12,7 @@ from absl import flags
 
 from dtrain import errors, version
 from dtrain.cluster import sources
-from dtrain.config import CLUSTER_SOURCES, STRATEGIES, RunConfig
+from dtrain.config import CLUSTER_SOURCES, GRADIENT_DTYPES, STRATEGIES, RunConfig
 
 # A registry of its own: a user's module may define flags with the same names.
 FLAGS = flags.FlagValues()
@@ -45,6 +45,17 @@ _TABLE = {
         _FLOAT,
         "Learning rate in place of the experiment's; of a schedule that does not "
         "start from it, too.",
+    ),
+    "accumulate_steps": (_INT, "Micro-batches a replica before one update."),
+    "gradient_dtype": (
+        _STRING,
+        f"What travels between replicas: {', '.join(GRADIENT_DTYPES)} (sync, "
+        "mirrored).",
+    ),
+    "devices_per_task": (
+        _INT,
+        "Replicas in a process (default: all GPUs, else 1). Without GPUs, more than "
+        "1 is for --strategy=mirrored only: that many parts of the CPU.",
     ),
     "seed": (_INT, "Seed of the initial weights, shuffles and dropout."),
     "steps_per_loop": (

@@ -12,7 +12,12 @@ __all__ = ["JOBS", "Cluster", "Task", "split_address"]
 
 # The jobs that a strategy needs. One that runs in a single process needs none, and
 # has no use for a cluster.
-_NEEDED_JOBS = {"local": (), "ps": ("ps", "worker")}
+_NEEDED_JOBS = {
+    "local": (),
+    "mirrored": (),
+    "ps": ("ps", "worker"),
+    "sync": ("worker",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +96,12 @@ class Cluster:
         host, _ = split_address(self.address(task))
         before = self.addresses(task.type)[: task.index]
         return Task(task.type, sum(split_address(a)[0] == host for a in before))
+
+    def place_on_host(self, task: Task) -> tuple[int, int]:
+        """Returns which of all tasks on its host this one is, and of how many."""
+        host, _ = split_address(self.address(task))
+        here = [t for t in self.tasks() if split_address(self.address(t))[0] == host]
+        return here.index(task), len(here)
 
     def sizes(self) -> dict[str, int]:
         """Returns how many tasks each job has; only jobs that have some."""

@@ -25,11 +25,14 @@ def train_batches(
 ) -> tf.data.Dataset:
     """Returns endless shuffled batches of this pipeline's part of the examples.
 
-    In each epoch a pipeline meets every example of its shard once, in an order that
-    depends on the seed and the epoch; the shards of all pipelines together are the
-    whole set. Epochs follow each other without a seam: a batch may hold the end of
-    one and the start of the next, so that all batches are full and nothing is left
-    out.
+    Epochs follow each other without a seam: a batch may hold the end of one and the
+    start of the next, so that all batches are full and nothing is left out.
+
+    Pipelines of replicas that compute one global batch together deal out one shuffled
+    stream, in an order that depends on the seed and the epoch. So a global batch holds
+    the same examples however many replicas share it. Of other pipelines each
+    shuffles a shard of its own: it keeps less in memory, and meets every example
+    of it once an epoch.
 
     Args:
         examples: the whole set, one example an element, in a fixed order.
@@ -40,16 +43,20 @@ def train_batches(
         decode: from a batch as stored to a batch as trained on. What comes before
             it is kept in memory, so leave to it what makes examples bigger.
     """
-    shard_size = -(-count // ctx.num_input_pipelines)
-    batches = (
-        examples.shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
-        .cache()
-        .shuffle(shard_size, seed=seed, reshuffle_each_iteration=True)
-        .repeat()
-        # Static batch shapes: the step is traced once.
-        .batch(batch_size, drop_remainder=True)
-    )
-    return _finish(batches, decode)
+
+    def shard(data: tf.data.Dataset) -> tf.data.Dataset:
+        return data.shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
+
+    def shuffle(data: tf.data.Dataset, size: int) -> tf.data.Dataset:
+        order = {"seed": seed, "reshuffle_each_iteration": True}
+        return data.cache().shuffle(size, **order).repeat()
+
+    if ctx.num_replicas_in_sync > 1:
+        stream = shard(shuffle(examples, count))
+    else:
+        stream = shuffle(shard(examples), -(-count // ctx.num_input_pipelines))
+    # Static batch shapes: the step is traced once.
+    return _finish(stream.batch(batch_size, drop_remainder=True), decode)
 
 
 def eval_batches(

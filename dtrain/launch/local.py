@@ -68,15 +68,27 @@ def run(config: RunConfig, environ: Mapping[str, str], console: Console) -> int:
     )
 
 
-def choose_cluster(num_workers: int, num_ps: int) -> Cluster:
-    """Returns a cluster on free ports of this machine: a chief, workers and ps."""
-    addresses = [f"127.0.0.1:{port}" for port in ports.free(1 + num_workers + num_ps)]
+def sizes(config: RunConfig) -> dict[str, int]:
+    """Returns how many tasks of each job a local cluster has."""
+    if config.strategy == "sync":
+        return {"worker": config.num_workers}
+    return {"chief": 1, "worker": config.num_workers, "ps": config.num_ps}
+
+
+def describe(config: RunConfig) -> str:
+    """Returns the size of a local cluster in words: "1 chief, 2 workers, 1 ps"."""
+    return ", ".join(
+        f"{count} {job}{'s' * (job == 'worker' and count != 1)}"
+        for job, count in sizes(config).items()
+    )
+
+
+def choose_cluster(config: RunConfig) -> Cluster:
+    """Returns the cluster of a run on free ports of this machine."""
+    wanted = sizes(config)
+    addresses = iter(f"127.0.0.1:{port}" for port in ports.free(sum(wanted.values())))
     return Cluster(
-        {
-            "chief": addresses[:1],
-            "worker": addresses[1 : 1 + num_workers],
-            "ps": addresses[1 + num_workers :],
-        }
+        {job: [next(addresses) for _ in range(n)] for job, n in wanted.items()}
     )
 
 
@@ -94,7 +106,7 @@ class _Launcher:
         self._environ = environ
         self._console = console
         self._signals = signals
-        self._cluster = choose_cluster(config.num_workers, config.num_ps)
+        self._cluster = choose_cluster(config)
         self._children: dict[Task, Child] = {}
         self._is_stopping = False  # from here on tasks end because they are made to
 
@@ -133,7 +145,8 @@ class _Launcher:
     def _start(self, task: Task) -> None:
         environ = dict(self._environ)
         environ["TF_CONFIG"] = tf_config.build(self._cluster, task)
-        environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(task, self._environ)
+        if self._config.strategy != "sync":  # where each finds its own
+            environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(task, self._environ)
         # The chief keeps the terminal, and sends all but its lines to its log.
         keeps_terminal = task == self._cluster.chief
         self._children[task] = Child(

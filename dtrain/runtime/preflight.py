@@ -31,15 +31,43 @@ def wait_for_servers(
     Raises:
         TaskUnavailable: some are still missing after `timeout`.
     """
+
+    def missing() -> list[Task]:
+        answering = find_servers(cluster)
+        return [task for task in cluster.servers() if task not in answering]
+
+    wait_for(missing, cluster, timeout, console, check, now)
+
+
+def wait_for(
+    missing: Callable[[], list[Task]],
+    cluster: Cluster,
+    timeout: float,
+    console: Console,
+    check: Callable[[], None] | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> None:
+    """Returns when nobody is missing any more.
+
+    Args:
+        missing: returns who is.
+        cluster: has their addresses.
+        timeout: seconds to wait for all of them.
+        console: every 10 s one line names who is missing.
+        check: called while waiting; raises what should end the wait.
+        now: the clock, in seconds.
+
+    Raises:
+        TaskUnavailable: some are still missing after `timeout`.
+    """
     started = said = now()
     while True:
-        answering = find_servers(cluster)
-        missing = [t for t in cluster.servers() if t not in answering]
-        if not missing:
+        tasks = missing()
+        if not tasks:
             return
         if check is not None:
             check()
-        names = ", ".join(f"{t} ({cluster.address(t)})" for t in missing)
+        names = ", ".join(f"{t} ({cluster.address(t)})" for t in tasks)
         if now() - started >= timeout:
             raise errors.TaskUnavailable(
                 f"No answer from {names} within --startup_timeout={timeout:g} s. Start "
@@ -84,7 +112,7 @@ class Lookout:
         Raises:
             TaskUnavailable: no worker accepts connections any more.
         """
-        if any(_accepts(address) for address in self._addresses):
+        if any(accepts(address) for address in self._addresses):
             self._since = None
             return
         self._since = self._now() if self._since is None else self._since
@@ -106,13 +134,14 @@ def find_servers(cluster: Cluster, patience: float = 0.0) -> list[Task]:
     deadline = time.monotonic() + patience
     while True:
         servers = cluster.servers()
-        found = [task for task in servers if _accepts(cluster.address(task))]
+        found = [task for task in servers if accepts(cluster.address(task))]
         if len(found) == len(servers) or time.monotonic() >= deadline:
             return found
         time.sleep(_POLL_SECONDS)
 
 
-def _accepts(address: str) -> bool:
+def accepts(address: str) -> bool:
+    """Returns whether somebody accepts connections there."""
     try:
         with socket.create_connection(split_address(address), timeout=1.0):
             return True

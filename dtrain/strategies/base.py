@@ -8,21 +8,24 @@ runs where the variables are and far from them.
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.strategies.objective import Objective, unpack
+from dtrain.strategies.objective import Objective, rows, unpack
 from dtrain.strategies.totals import Totals
 
 # Steps written out one after the other in a packed call; see docs/design.md.
 UNROLL = 10
 
-# Draws of random numbers that one seed generator may make in a step.
+# Draws of random numbers that one seed generator may make for a batch.
 _DRAWS_PER_STEP = 4096
+
+# 2**32 over the golden ratio: its multiples, the replicas' seeds, lie far apart.
+_GOLDEN = 0x9E3779B1
 
 
 class Trainer(Protocol):
@@ -33,7 +36,9 @@ class Trainer(Protocol):
         totals: loss and metrics of all steps that are known to be done.
         steps_per_loop: steps worth asking for in one call of `train`.
         replicas: replicas that compute the same step of training.
-        examples_per_step: examples that one update sees, over all replicas.
+        batch_size: examples in a batch of one replica.
+        examples_per_step: examples that one update sees, over all replicas and
+            micro-batches.
         checkpoint: model, optimizer and global step; one layout for all strategies.
         checkpoint_options: how to save and restore it.
         description: lines for the start banner.
@@ -45,6 +50,7 @@ class Trainer(Protocol):
     totals: Totals
     steps_per_loop: int
     replicas: int
+    batch_size: int
     examples_per_step: int
     checkpoint: tf.train.Checkpoint
     checkpoint_options: tf.train.CheckpointOptions
@@ -78,6 +84,23 @@ class Trainer(Protocol):
         """Takes over the global step that a checkpoint brought."""
 
 
+class Sums(NamedTuple):
+    """What some batches add up to, of which a weighted mean can be made.
+
+    Attributes:
+        examples: how many, a float32 scalar.
+        loss: the batches' losses, each times its examples.
+        gradients: likewise, one a trainable weight; `None` where the loss does not
+            depend on it.
+        metrics: the metrics' states after these batches.
+    """
+
+    examples: tf.Tensor
+    loss: tf.Tensor
+    gradients: list
+    metrics: list[tf.Tensor]
+
+
 class Step:
     """One step of training: forward, backward, update.
 
@@ -86,6 +109,8 @@ class Step:
         optimizer: built on the model's trainable variables.
         objective: loss and metrics.
         counter: the global step, an int64 scalar.
+        accumulate_steps: micro-batches before one update.
+        replica: which of the replicas of a global batch this is.
     """
 
     def __init__(
@@ -94,47 +119,47 @@ class Step:
         optimizer: keras.optimizers.Optimizer,
         objective: Objective,
         counter: tf.Variable,
+        accumulate_steps: int = 1,
+        replica: int = 0,
     ):
         self._model = model
         self._optimizer = optimizer
         self._objective = objective
         self._counter = counter
+        self._accumulate_steps = accumulate_steps
         # Seeds never change: what does is the step that they are combined with.
         self._seeds = {
-            id(v): np.asarray(v.value)[0]
+            id(v): np.asarray(v.value)[0] ^ np.uint32(replica * _GOLDEN % 2**32)
             for v in model.non_trainable_variables
             if _is_seed(v)
         }
+        # Variables that the model's calls write, known once a step is traced.
+        self.changed: dict[int, keras.Variable] = {}
 
-    # As in Keras' own training: models and losses are called as they are written.
-    @tf.autograph.experimental.do_not_convert
-    def run(self, batch: Any, metrics: list[tf.Tensor]) -> tuple[tf.Tensor, list]:
-        """Makes one update from one batch.
+    def run(self, next_batch: Callable[[], Any], metrics: list) -> tuple:
+        """Makes one update, where no other replica takes part in it.
 
         Args:
-            batch: (x, y) or (x, y, sample_weight).
+            next_batch: returns (x, y) or (x, y, sample_weight).
             metrics: the metrics' states so far.
 
         Returns:
             The loss, a float32 scalar, and the metrics' new states.
         """
-        x, y, sample_weight = unpack(batch)
-        step = self._take_ticket()
-        trainable = self._model.trainable_variables
-        weights = [tf.convert_to_tensor(v.value) for v in trainable]
-        state = [self._read_state(v, step) for v in self._model.non_trainable_variables]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
-            y_pred, new_state, added = call(
-                self._model, weights, state, x, training=True
-            )
-            loss = self._objective.loss(y, y_pred, sample_weight, added)
-        gradients = tape.gradient(loss, weights)
-        self._apply(gradients, step)
-        self._write_state(state, new_state)
-        return loss, self._objective.update(metrics, y, y_pred)
+        step = self.take_ticket()
+        if self._accumulate_steps == 1:
+            loss, gradients, metrics = self.differentiate(next_batch(), step, metrics)
+            self.apply(gradients, step)
+            return loss, metrics
 
-    def _take_ticket(self) -> tf.Tensor:
+        def micro(index, metrics):
+            return [self.sums(next_batch(), step, metrics[0], index)]
+
+        (sums,) = accumulate(micro, self._accumulate_steps, [self], [metrics])
+        self.apply(divide(sums.gradients, sums.examples), step)
+        return sums.loss / sums.examples, sums.metrics
+
+    def take_ticket(self) -> tf.Tensor:
         """Returns the number of this step, 0-based, and counts it.
 
         `assign_add` followed by a read is two operations: with several workers two
@@ -144,36 +169,97 @@ class Step:
             resource=self._counter.handle, limit=2**62, T=tf.int64
         )
 
-    def _read_state(self, variable: keras.Variable, step: tf.Tensor) -> tf.Tensor:
-        """Returns a variable's value; a seed's is made from the step instead.
+    def sums(self, batch, step, metrics, micro=0, is_own=None) -> Sums:
+        """Returns what `differentiate` does, times the batch's examples.
 
-        Keras advances a seed by reading and writing it, which workers that share
-        it would do over each other. As a function of the step, dropout masks differ
-        from step to step and from worker to worker, and a resumed run continues them.
+        Args:
+            is_own: a bool scalar; a batch that is not this replica's own counts as
+                one of no examples. `None` if all are.
         """
-        if id(variable) not in self._seeds:
-            return tf.convert_to_tensor(variable.value)
-        dtype = variable.value.dtype
-        seed = tf.constant(self._seeds[id(variable)], dtype)
-        return tf.stack([seed, tf.cast(step * _DRAWS_PER_STEP, dtype)])
+        loss, gradients, new = self.differentiate(batch, step, metrics, micro)
+        examples = tf.cast(rows(unpack(batch)[0]), tf.float32)
+        if is_own is not None:
+            examples = tf.where(is_own, examples, 0.0)
+            new = [tf.where(is_own, a, b) for a, b in zip(new, metrics, strict=True)]
+        return Sums(examples, loss * examples, scale(gradients, examples), new)
 
-    def _apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
-        """Updates the weights as number `step` of the run.
+    # As in Keras' own training: models and losses are called as they are written.
+    @tf.autograph.experimental.do_not_convert
+    def differentiate(
+        self, batch: Any, step: tf.Tensor, metrics: list, micro: tf.Tensor | int = 0
+    ) -> tuple[tf.Tensor, list, list]:
+        """Runs one batch forward and backward, and keeps the state it changes.
 
-        Schedules and bias corrections ask `optimizer.iterations`, which Keras
-        counts by reading and writing: under asynchrony it falls behind. Within the
-        scope it is this step's ticket, and nothing is written to it.
+        Args:
+            batch: (x, y) or (x, y, sample_weight).
+            step: the number of this step.
+            metrics: the metrics' states so far.
+            micro: which micro-batch of the step this is.
+
+        Returns:
+            The loss, a float32 scalar; its gradient, one a trainable weight; and the
+            metrics' new states.
         """
-        optimizer, trainable = self._optimizer, self._model.trainable_variables
+        x, y, sample_weight = unpack(batch)
+        draws = (step * self._accumulate_steps + tf.cast(micro, tf.int64)) * (
+            _DRAWS_PER_STEP
+        )
+        trainable = self._model.trainable_variables
+        weights = [tf.convert_to_tensor(v.value) for v in trainable]
+        state = [
+            self._read_state(v, draws) for v in self._model.non_trainable_variables
+        ]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            y_pred, new_state, added = call(
+                self._model, weights, state, x, training=True
+            )
+            loss = self._objective.loss(y, y_pred, sample_weight, added)
+            scaled = self._optimizer.scale_loss(loss)  # `apply` takes it back
+        gradients = tape.gradient(scaled, weights)
         if all(gradient is None for gradient in gradients):
             raise errors.TrainingFailed(
                 "The loss depends on none of the model's trainable weights: no "
                 "gradient. See that the loss is computed from the model's outputs."
             )
-        iterations = optimizer.iterations
+        self._write_state(state, new_state)
+        return loss, gradients, self._objective.update(metrics, y, y_pred)
+
+    def apply(self, gradients: Sequence, step: tf.Tensor) -> None:
+        """Updates the weights as number `step` of the run.
+
+        Keras' `apply` takes the loss scale back, clips, decays and updates, in this
+        order. Whoever averages gradients over replicas has done so before.
+
+        Schedules and bias corrections ask `optimizer.iterations`, which Keras
+        counts by reading and writing: under asynchrony it falls behind. Within the
+        scope it is this step's ticket, and nothing is written to it.
+        """
+        gradients = [
+            _merge_rows(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients
+        ]
+        iterations = self._optimizer.iterations
         ticket = tf.cast(step, iterations.dtype)
         with _TicketScope(state_mapping=[(iterations, ticket)]):
-            optimizer.apply(gradients, trainable)
+            self._optimizer.apply(gradients, self._model.trainable_variables)
+
+    def zeros(self) -> list[tf.Tensor]:
+        """Returns a gradient of nothing: one tensor of zeros a trainable weight."""
+        return [tf.zeros(v.shape, v.dtype) for v in self._model.trainable_variables]
+
+    def _read_state(self, variable: keras.Variable, draws: tf.Tensor) -> tf.Tensor:
+        """Returns a variable's value; a seed's is made from the step instead.
+
+        Keras advances a seed by reading and writing it, which workers that share
+        it would do over each other. As a function of the step and the replica,
+        dropout masks differ from step to step, from worker to worker and from replica
+        to replica, and a resumed run continues them.
+        """
+        if id(variable) not in self._seeds:
+            return tf.convert_to_tensor(variable.value)
+        dtype = variable.value.dtype
+        seed = tf.constant(self._seeds[id(variable)], dtype)
+        return tf.stack([seed, tf.cast(draws, dtype)])
 
     def _write_state(self, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]) -> None:
         """Writes what the model's call changed, such as moving averages.
@@ -186,10 +272,83 @@ class Step:
         ):
             if after is before or id(variable) in self._seeds:
                 continue
+            self.changed[id(variable)] = variable
             if after.dtype.is_floating or after.dtype.is_integer:
                 variable.value.assign_add(after - before)
             else:
                 variable.value.assign(after)
+
+
+def accumulate(
+    micro: Callable[[tf.Tensor, list[list]], list[Sums]],
+    times: int,
+    steps: Sequence[Step],
+    metrics: list[list],
+) -> list[Sums]:
+    """Adds up micro-batches, traced once however many there are.
+
+    Args:
+        micro: `(index, metrics) -> sums`, both by local replica.
+        times: how often to call it, at least once.
+        steps: of each local replica.
+        metrics: the metrics' states before, by local replica.
+
+    Returns:
+        Sums by local replica, with dense gradients.
+    """
+    if times == 1:
+        return micro(tf.zeros([], tf.int64), metrics)
+    unreached: set[int] = set()  # weights that the loss does not depend on
+
+    def body(index, before):
+        after = []
+        parts = micro(index, [sums.metrics for sums in before])
+        for old, new in zip(before, parts, strict=True):
+            unreached.update(i for i, g in enumerate(new.gradients) if g is None)
+            gradients = [
+                a if b is None else a + tf.convert_to_tensor(b)
+                for a, b in zip(old.gradients, new.gradients, strict=True)
+            ]
+            examples, loss = old.examples + new.examples, old.loss + new.loss
+            after.append(Sums(examples, loss, gradients, new.metrics))
+        return index + 1, after
+
+    start = [
+        Sums(tf.zeros([]), tf.zeros([]), step.zeros(), list(states))
+        for step, states in zip(steps, metrics, strict=True)
+    ]
+    _, result = tf.while_loop(
+        lambda index, _: index < times, body, (tf.zeros([], tf.int64), start)
+    )
+    return [
+        sums._replace(
+            gradients=[
+                None if i in unreached else g for i, g in enumerate(sums.gradients)
+            ]
+        )
+        for sums in result
+    ]
+
+
+def scale(gradients: Sequence, factor: tf.Tensor) -> list:
+    """Multiplies gradients, dense or sparse or `None`, by a scalar."""
+    return [
+        gradient
+        if gradient is None
+        else tf.IndexedSlices(
+            gradient.values * tf.cast(factor, gradient.dtype),
+            gradient.indices,
+            gradient.dense_shape,
+        )
+        if isinstance(gradient, tf.IndexedSlices)
+        else gradient * tf.cast(factor, gradient.dtype)
+        for gradient in gradients
+    ]
+
+
+def divide(gradients: Sequence, by: tf.Tensor) -> list:
+    """Divides gradients by a scalar; by 0, they become 0."""
+    return scale(gradients, tf.math.divide_no_nan(1.0, by))
 
 
 class _TicketScope(keras.StatelessScope):
@@ -199,6 +358,17 @@ class _TicketScope(keras.StatelessScope):
         variable, value = update
         if self.get_current_value(variable) is None:  # all but the count
             variable.value.assign(value)
+
+
+def _merge_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Returns a sparse gradient with each row once.
+
+    Norms and squares of parts are not those of their sum: with a row twice, clipping
+    and Adam would depend on how examples are dealt out.
+    """
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def call(
@@ -222,40 +392,42 @@ def call(
 
 
 def pack(
-    step: Callable[[Any, list[tf.Tensor]], tuple[tf.Tensor, list]],
-    objective: Objective,
-) -> Callable[[Any, tf.Tensor], tf.Tensor]:
-    """Returns `(iterator, num_steps) -> totals`, many steps in one call.
+    step: Callable[[Any, Any], tuple[tf.Tensor, Any]],
+    metrics: Callable[[], Any],
+    unroll: int = UNROLL,
+) -> Callable[[Any, tf.Tensor], tuple]:
+    """Returns `(iterator, num_steps) -> (loss_sum, metrics)`, many steps in one call.
 
-    Most steps are written out `UNROLL` at a time, which lets the runtime overlap
+    Most steps are written out `unroll` at a time, which lets the runtime overlap
     one step's updates with the next one's reads; the rest run one by one. So one
     trace serves every `num_steps`, an int64 scalar, and tracing costs the same for
     any of them.
 
     Args:
-        step: `(batch, metrics) -> (loss, metrics)`.
-        objective: whose metric states start at zero, and are packed with the loss.
+        step: `(iterator, metrics) -> (loss, metrics)`.
+        metrics: returns the metrics' states before any step.
+        unroll: how many steps to write out.
     """
 
     # Loops by hand, because AutoGraph wraps what the user's code raises in a stack.
     def packed(iterator, num_steps):
         def one(index, loss_sum, metrics):
-            loss, metrics = step(next(iterator), metrics)
+            loss, metrics = step(iterator, metrics)
             return index + 1, loss_sum + loss, metrics
 
         def many(index, *state):
-            for _ in range(UNROLL):
+            for _ in range(unroll):
                 _, *state = one(index, *state)
             return index + 1, *state
 
-        state = tf.zeros([], tf.float32), objective.initial_states()
-        loops = (many, num_steps // UNROLL), (one, num_steps % UNROLL)
-        for body, times in loops:
+        state = tf.zeros([], tf.float32), metrics()
+        loops = (many, num_steps // unroll), (one, num_steps % unroll)
+        for body, times in loops if unroll > 1 else [(one, num_steps)]:
             start = tf.zeros([], tf.int64)
             _, *state = tf.while_loop(
                 lambda index, *_, times=times: index < times, body, (start, *state)
             )
-        return objective.pack(*state)
+        return tuple(state)
 
     return packed
 

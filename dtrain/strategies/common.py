@@ -38,15 +38,20 @@ class CommonTrainer:
         num_workers: int = 1,
     ):
         self.global_step = 0
-        self.examples_per_step = pipelines.batch_size(element_spec, config.batch_size)
+        self.batch_size = pipelines.batch_size(element_spec, config.batch_size)
+        self.examples_per_step = self.batch_size * config.accumulate_steps
         self.checkpoint = parts.make_checkpoint(model, optimizer, counter)
         self._optimizer = optimizer
         self._counter = counter
         self._keep_rate = parts.rate_keeper(optimizer)
         self._loop_size = LoopSize(config.steps_per_loop, num_workers)
         self._objective = parts.make_objective(experiment, model, element_spec)
+        self._objective.check_mean(config.accumulate_steps)
         self.totals = Totals(self._objective)
-        self._step = base.Step(model, optimizer, self._objective, counter)
+        self._accumulate_steps = config.accumulate_steps
+        self._step = base.Step(
+            model, optimizer, self._objective, counter, config.accumulate_steps
+        )
         self._evaluation = Evaluation(experiment, model, self._objective)
 
     @property
@@ -65,6 +70,20 @@ class CommonTrainer:
     def after_restore(self) -> None:
         self._keep_rate()
         self.global_step = int(self._counter.numpy())
+
+    def _pack(self, run: Callable = lambda step: step()) -> Callable:
+        """Returns `(iterator, num_steps) -> totals`: many steps, to be traced.
+
+        Args:
+            run: calls a step as the strategy wants it called.
+        """
+
+        def step(iterator, metrics):
+            return run(lambda: self._step.run(lambda: next(iterator), metrics))
+
+        unroll = max(1, base.UNROLL // self._accumulate_steps)
+        packed = base.pack(step, self._objective.initial_states, unroll)
+        return lambda *args: self._objective.pack(*packed(*args))
 
     def _note(self, totals: Any, num_steps: int) -> None:
         """Takes in a packed call that is done."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment, InputContext
-from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies import parts, pipelines
 from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.failures import explained
 
@@ -40,9 +40,7 @@ class LocalTrainer(CommonTrainer):
         super().__init__(
             experiment, config, data.element_spec, model, optimizer, counter
         )
-        self._packed = tf.function(
-            base.pack(self._step.run, self._objective), autograph=False
-        )
+        self._packed = tf.function(self._pack(), autograph=False)
 
     def train(self, num_steps: int) -> None:
         with explained():

@@ -5,6 +5,7 @@ workers that share them would do over each other. Here a metric's state is a lis
 of tensors that goes through the step; states of several workers are added up.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,25 @@ class Objective:
                     )
                 self._metrics.append((index, name, metric))
         self._start = self._build_metrics(y, y_pred)
+
+    def check_mean(self, parts: int) -> None:
+        """Checks that the mean over parts of a batch is the loss of the whole.
+
+        Args:
+            parts: replicas times micro-batches.
+
+        Raises:
+            UsageError: a loss sums over its batch.
+        """
+        sums = [
+            loss for loss in self._losses if getattr(loss, "reduction", "") == "sum"
+        ]
+        if parts > 1 and sums:
+            raise errors.UsageError(
+                f"{type(sums[0]).__name__}(reduction='sum') depends on how a global "
+                f"batch is divided, here into {parts} parts. Leave reduction out: "
+                "dtrain averages over the global batch."
+            )
 
     @property
     def metric_names(self) -> list[str]:
@@ -244,7 +264,8 @@ class Objective:
 
 def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     if isinstance(loss, keras.losses.Loss):
-        return tf.reduce_mean(loss(y, y_pred, sample_weight=sample_weight))
+        value = tf.reduce_mean(loss(y, y_pred, sample_weight=sample_weight))
+        return value * _share_of(loss, y, y_pred)
     values = tf.convert_to_tensor(loss(*_align(y, y_pred)))
     if sample_weight is not None:
         weight = tf.cast(sample_weight, values.dtype)
@@ -253,6 +274,21 @@ def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
             weight = weight[..., tf.newaxis]
         values *= weight
     return tf.reduce_mean(values)
+
+
+def _share_of(loss: keras.losses.Loss, y: Any, y_pred: Any) -> float:
+    """Returns by what Keras has divided a loss, because there are other replicas.
+
+    It does so with means that it takes itself (`scale_loss_for_distribution`), not
+    with what comes out of a loss as one number. dtrain weights by examples instead.
+    """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas == 1 or loss.reduction in (None, "none", "sum"):
+        return 1.0
+    cast = functools.partial(keras.ops.convert_to_tensor, dtype=loss.dtype)
+    y, y_pred = (tf.nest.map_structure(cast, value) for value in (y, y_pred))
+    # Only traced, for its shape: nothing depends on what it computes.
+    return 1.0 if loss.call(y, y_pred).shape.rank == 0 else float(replicas)
 
 
 def _align(first: Any, second: Any) -> tuple[Any, Any]:

@@ -40,6 +40,34 @@ def open_training(
     return data
 
 
+def open_share(function: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
+    """Returns a replica's endless batches, each with whether it is its own.
+
+    Replicas that wait for each other must not run out of batches. One whose shard
+    is empty (fewer examples than shards) gets somebody else's, which must not count.
+
+    Args:
+        function: an experiment's `train_data`.
+        context: which pipeline this is.
+
+    Returns:
+        A data set of (batch, bool scalar).
+
+    Raises:
+        UsageError: as `open_training`.
+    """
+
+    def mark(data: tf.data.Dataset, is_own: bool) -> tf.data.Dataset:
+        flags = tf.data.Dataset.from_tensors(is_own).repeat()
+        return tf.data.Dataset.zip((data, flags))
+
+    share = mark(open_training(function, context), True)
+    if context.num_input_pipelines == 1 or not _takes_context(function):
+        return share
+    alone = InputContext(num_replicas_in_sync=context.num_replicas_in_sync)
+    return share.concatenate(mark(open_training(function, alone), False))
+
+
 def open_evaluation(function: Callable[..., Any]) -> tf.data.Dataset:
     """Returns all evaluation data, once.
 

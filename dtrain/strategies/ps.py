@@ -19,7 +19,7 @@ from dtrain.cluster.spec import Cluster
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.experiment import Experiment, InputContext
-from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies import parts, pipelines
 from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.failures import explained
 from dtrain.strategies.placement import PlacementBySize
@@ -81,9 +81,7 @@ class PsTrainer(CommonTrainer):
             cluster.num_workers,
         )
 
-        packed = base.pack(
-            lambda *args: strategy.run(self._step.run, args=args), self._objective
-        )
+        packed = self._pack(strategy.run)
         self._closure = tf.function(
             lambda iterator, num_steps: (packed(iterator, num_steps), _worker_index()),
             autograph=False,

@@ -35,6 +35,7 @@ class FakeTrainer:
     """
 
     replicas = 2
+    batch_size = 8
     examples_per_step = 8
     description = ()
     checkpoint_options = None

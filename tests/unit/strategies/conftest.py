@@ -70,6 +70,8 @@ def train_with_keras(model, optimizer, loss, batches):
             if model.losses:
                 value += tf.add_n(model.losses)
         gradients = tape.gradient(value, model.trainable_variables)
+        # A row that is in a batch twice has one gradient, as in a dense one.
+        gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         optimizer.apply(gradients, model.trainable_variables)
         losses.append(float(value))
     return losses

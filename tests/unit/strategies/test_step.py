@@ -27,7 +27,7 @@ class Run:
         self.step = Step(model, optimizer, self.objective, self.counter)
 
     def __call__(self, batches):
-        return [float(self.step.run(batch, [])[0]) for batch in batches]
+        return [float(self.step.run(lambda: batch, [])[0]) for batch in batches]
 
 
 def slots_of(optimizer):

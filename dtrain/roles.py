@@ -1,0 +1,251 @@
+"""What each role does: launch, serve, lead or train along.
+
+TensorFlow is imported only by the roles that use it, and only once its environment is
+prepared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import typing
+from collections.abc import Callable, Mapping
+
+from dtrain import errors, experiment
+from dtrain.cluster import sources
+from dtrain.cluster.spec import Cluster, Task, split_address
+from dtrain.config import RunConfig
+from dtrain.console import Console
+from dtrain.launch import gpus, local, model_dir, ports
+from dtrain.launch.beside import ServerBeside
+from dtrain.launch.signals import Signals
+from dtrain.runtime import environment
+
+if typing.TYPE_CHECKING:
+    from dtrain.runtime.meeting import Meeting
+
+_ORIGINS = {
+    "flags": "the flags",
+    "env": "the environment",
+    "tf_config": "TF_CONFIG",
+}
+# For servers that start at the same time as a chief that fails at once.
+_APPEAR_SECONDS = 10.0
+
+ExperimentFunction = Callable[[RunConfig], experiment.Experiment]
+
+
+def meets(config: RunConfig) -> bool:
+    """Returns whether all tasks train, as equals, in step."""
+    return config.strategy == "sync"
+
+
+def launch(config: RunConfig, environ: Mapping[str, str], console: Console) -> int:
+    """Runs a local cluster; returns the exit status of the run."""
+    why = ", because none is described" if config.cluster == "auto" else ""
+    console.line(
+        f"Starting a local cluster{why}: {local.describe(config)}. "
+        f"Logs: {os.path.join(config.model_dir, 'logs')}"
+    )
+    return local.run(config, environ, console)
+
+
+def launch_for_python(
+    function: ExperimentFunction, config: RunConfig, console: Console
+) -> dict:
+    """Runs a local cluster for `train`, whose function goes there as a file."""
+    path = os.path.join(config.model_dir, f"{config.experiment}.pickle")
+    experiment.save(function, path)
+    result = config.result_file or os.path.join(config.model_dir, "result.json")
+    # What the function imports has to be found there as it is here.
+    python_path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    status = launch(
+        config.replace(experiment=path, result_file=result),
+        dict(os.environ, PYTHONPATH=python_path),
+        console,
+    )
+    if status:
+        chief = Task("worker") if meets(config) else Task("chief")
+        log = model_dir.log_path(config.model_dir, chief)
+        raise errors.from_status(status, f"The run failed; its log is {log}.")
+    with open(result) as file:
+        return json.load(file)
+
+
+def serve(source: sources.Source, console: Console) -> int:
+    """Serves a ps or worker until its chief is done; returns the chief's status."""
+    cluster = source.cluster
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(
+        cluster.rank_on_host(source.task), os.environ
+    )
+    environment.prepare(cluster)
+    from dtrain.runtime import server
+
+    return server.serve(cluster, source.task, console)
+
+
+def lead(
+    function: ExperimentFunction | None,
+    config: RunConfig,
+    source: sources.Source,
+    console: Console,
+    signals: Signals,
+    is_child: bool = False,
+) -> dict:
+    """Does the chief's work, or that of the only process; returns the result.
+
+    Args:
+        function: what to train; `None` to find it by its name, which imports the
+            user's module and with it TensorFlow, once the environment is prepared.
+        is_child: another dtrain process started this one as a task of its cluster.
+
+    Raises:
+        DtrainError: the run failed, or was interrupted.
+    """
+    cluster, beside = source.cluster, None
+    with contextlib.ExitStack() as stack:
+        if cluster is not None and not meets(config) and not cluster.addresses("chief"):
+            beside = ServerBeside(cluster, config)
+            stack.callback(beside.stop)
+            cluster = beside.cluster
+            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # they are the server's
+        ending = stack.enter_context(_Ending(console, signals))
+        environment.prepare(cluster)
+        if cluster is not None and meets(config):
+            ending.meeting = _meet(config, source, console, signals)
+        from dtrain import chief
+
+        chief.prepare(config)
+        if cluster is not None and not meets(config):
+            if beside is not None:
+                beside.wait_until_up()
+            else:
+                _check_port(cluster, cluster.chief)
+            ending.servers = cluster  # proven: nobody else is their chief
+        function = function or experiment.find(config.experiment)
+        check = beside.check if beside is not None else lambda: None
+        # A local cluster is described by its launcher, which has said so.
+        origin = None if is_child else _ORIGINS.get(source.name)
+        result = chief.lead(
+            function, config, cluster, ending.meeting, check, origin, console, signals
+        )
+        result["cluster"] = {} if source.cluster is None else source.cluster.sizes()
+        if config.result_file:
+            _write_result(result, config.result_file)
+        ending.status = 0
+    return result
+
+
+def follow(
+    function: ExperimentFunction | None,
+    config: RunConfig,
+    source: sources.Source,
+    console: Console,
+    signals: Signals,
+) -> int:
+    """Trains in step with the chief; returns its exit status."""
+    with _Ending(console, signals) as ending:
+        ending.meeting = _meet(config, source, console, signals)
+        from dtrain import worker
+
+        console.line(f"{source.task} trains with {source.cluster.chief}, the chief.")
+        function = function or experiment.find(config.experiment)
+        ending.status = worker.follow(function, config, ending.meeting, signals)
+    console.line(f"{source.task} leaves: the chief ended with status {ending.status}.")
+    return ending.status
+
+
+def _meet(
+    config: RunConfig, source: sources.Source, console: Console, signals: Signals
+) -> Meeting:
+    """Waits until all tasks are there; returns what they act together through.
+
+    It has to come before anything else that uses TensorFlow, the user's module too.
+    """
+    cluster, task = source.cluster, source.task
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus.share(
+        *cluster.place_on_host(task), config.devices_per_task, os.environ
+    )
+    environment.prepare(cluster)
+    _check_port(cluster, task)
+    from dtrain.runtime.meeting import Meeting
+
+    return Meeting(cluster, task, config.startup_timeout, console, signals)
+
+
+class _Ending:
+    """However a task's work ends: the others are told, and its status is known.
+
+    Attributes:
+        status: the task's exit status.
+        servers: the cluster whose servers this task is the chief of; `None` if there
+            is none, or as long as it is not sure.
+        meeting: the tasks of a synchronous run, once they have met.
+    """
+
+    def __init__(self, console: Console, signals: Signals):
+        self.status = errors.TrainingFailed.exit_status
+        self.servers: Cluster | None = None
+        self.meeting: Meeting | None = None
+        self._console = console
+        self._signals = signals
+
+    def __enter__(self) -> _Ending:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            error = errors.Interrupted((self._signals.received or [signal.SIGINT])[0])
+            failure = str(error)
+        elif isinstance(error, errors.Interrupted) or error is None:
+            failure = None  # all is in order, and a checkpoint is saved
+        elif isinstance(error, errors.DtrainError):
+            failure = str(error)
+        else:
+            failure = errors.describe(error)
+        if isinstance(error, errors.DtrainError):
+            self.status = error.exit_status
+        self._signals.at_once = False
+        try:
+            if self.servers is not None:
+                _part(self.servers, self.status, self._console)
+            if self.meeting is not None:
+                self.meeting.end(self.status, failure)
+        except Exception as another:  # that must not hide how the run ended
+            text = errors.describe(another)
+            self._console.log(f"The other tasks could not be told: {text}.")
+        if kind is KeyboardInterrupt:
+            raise error from None
+
+
+def _check_port(cluster: Cluster, task: Task) -> None:
+    """Sees that nobody listens where a task is going to.
+
+    Raises:
+        TaskUnavailable: the task's port is taken.
+    """
+    address = cluster.address(task)
+    holder = ports.holder(split_address(address)[1])
+    if holder:
+        raise errors.TaskUnavailable(
+            f"{task} cannot listen on {address}: the port is taken by {holder}. If "
+            f"that is {task} of this cluster, one is enough; else stop that program, "
+            f"or give {task} another port in every task's command."
+        )
+
+
+def _part(cluster: Cluster, status: int, console: Console) -> None:
+    """Tells every server that the run is over."""
+    from dtrain.runtime import farewell
+
+    for task in farewell.part(cluster, status, 0 if status > 128 else _APPEAR_SECONDS):
+        console.log(f"{task} could not be told that the run is over.")
+
+
+def _write_result(result: dict, path: str) -> None:
+    with open(path + ".tmp", "w") as file:
+        json.dump(result, file, indent=1)
+    os.replace(path + ".tmp", path)

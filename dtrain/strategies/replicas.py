@@ -1,0 +1,314 @@
+"""Replicas that compute one global batch together: what `mirrored` and `sync` share.
+
+Each replica has a model and an optimizer of its own, made from the same seed and
+overwritten with the first one's values. A step sums gradients over all replicas, and
+every replica applies the same mean to the same weights. So its variables are plain
+ones, and all that Keras does when it updates (clipping, decay, constraints, averages)
+is done as in a single process. `tf.distribute` finds the devices, runs a function on
+each, and sums.
+"""
+
+import enum
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.config import RunConfig
+from dtrain.experiment import Experiment, InputContext
+from dtrain.runtime.collectives import Group, all_reduce
+from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies.common import CommonTrainer
+from dtrain.strategies.failures import explained
+from dtrain.strategies.reduction import Reduction
+
+
+class Work(enum.IntEnum):
+    """What all processes of a run do together, at the same time."""
+
+    SHARE = 1
+    TRAIN = 2
+    SETTLE = 3
+
+
+class ReplicatedTrainer(CommonTrainer):
+    """A Trainer whose replicas train on one global batch.
+
+    Args:
+        experiment: what to train.
+        config: without gaps.
+        group: all replicas of the run.
+    """
+
+    def __init__(self, experiment: Experiment, config: RunConfig, group: Group):
+        self.replicas = group.size
+        self.worker_steps: list[int] = []
+        self.checkpoint_options = tf.train.CheckpointOptions()
+        self._group = group
+        self._is_shared = False
+        self._reduction = Reduction(config.gradient_dtype, group.size)
+
+        keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
+        context = InputContext(group.num_processes, group.process, group.size)
+        data = pipelines.open_share(experiment.train_data, context)
+        self._iterator = iter(data)
+        element_spec = data.element_spec[0]
+
+        with tf.device(group.host()):  # where it can be counted up
+            counter = tf.Variable(0, dtype=tf.int64, name="global_step")
+        self._models, self._optimizers = [], []
+        for device in group.devices:
+            keras.utils.set_random_seed(config.seed)
+            with tf.device(device):
+                model = parts.build_model(experiment, element_spec)
+                optimizer = parts.make_optimizer(experiment, config)
+                optimizer.build(model.trainable_variables)
+            self._models.append(model)
+            self._optimizers.append(optimizer)
+        _check_own_models(self._models)
+        super().__init__(
+            experiment,
+            config,
+            element_spec,
+            self._models[0],
+            self._optimizers[0],
+            counter,
+        )
+        self._objective.check_mean(self.replicas * config.accumulate_steps)
+        self.examples_per_step *= self.replicas
+        self._steps = [
+            base.Step(
+                model,
+                optimizer,
+                self._objective,
+                counter,
+                config.accumulate_steps,
+                group.first + index,
+            )
+            for index, (model, optimizer) in enumerate(
+                zip(self._models, self._optimizers, strict=True)
+            )
+        ]
+        self._works: dict[Work, Callable[[int], Any]] = {
+            Work.SHARE: self._share,
+            Work.TRAIN: self._train,
+            Work.SETTLE: self._settle,
+        }
+        self._packed = tf.function(self._pack(), autograph=False)
+
+    def train(self, num_steps: int) -> None:
+        self._share_once()
+        totals, examples = self._together(Work.TRAIN, num_steps)
+        if examples == 0:
+            raise errors.TrainingFailed(
+                "No replica has a batch. With drop_remainder=True a batch must not be "
+                "larger than a worker's share of the data."
+            )
+        self._note(totals, num_steps)
+
+    def wait(self) -> None:
+        self._loop_size.pause()  # no step is ever under way between two calls
+
+    def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
+        self.before_save()
+        return super().evaluate(is_over)
+
+    def before_save(self) -> None:
+        self._share_once()
+        self._together(Work.SETTLE, self.global_step)
+
+    def after_restore(self) -> None:
+        super().after_restore()
+        self._is_shared = False
+
+    def _share_once(self) -> None:
+        if not self._is_shared:
+            self._together(Work.SHARE, self.global_step)
+            self._is_shared = True
+
+    def _together(self, work: Work, number: int = 0) -> Any:
+        """Does what all processes do at the same time; here there is one."""
+        with explained():
+            return self._works[work](number)
+
+    def _call(self, function: Callable, *args) -> Any:
+        """Calls a traced function in which all replicas take part."""
+        return function(*args)
+
+    # The work itself.
+
+    def _share(self, step: int) -> None:
+        """Gives every replica the first one's variables, and the global step."""
+        self._counter.assign(step)
+        if self.replicas > 1:
+            _overwrite(self._variables(), self._call(self._share_values))
+
+    def _train(self, num_steps: int) -> tuple[Any, float]:
+        totals, examples = self._call(
+            self._packed, self._iterator, tf.constant(num_steps, tf.int64)
+        )
+        return totals.numpy(), float(examples)
+
+    def _settle(self, step: int) -> None:
+        """Makes replicas agree on what each has for itself, and sees that they do.
+
+        Moving averages are averaged over the replicas; what a model counts in
+        integers is the first replica's.
+        """
+        for optimizer in self._optimizers:
+            optimizer.iterations.assign(step)
+        if self.replicas == 1:
+            return
+        changed = self._changed()
+        if changed[0]:
+            _overwrite(changed, self._call(self._average_values))
+        self._check_agreement(step)
+
+    # A step.
+
+    def _pack(self) -> Callable:
+        def start():
+            states = [self._objective.initial_states() for _ in self._group.devices]
+            return tf.zeros([]), states
+
+        unroll = max(1, base.UNROLL // self._accumulate_steps)
+        packed = base.pack(self._take_step, start, unroll)
+
+        def all_steps(iterator, num_steps):
+            loss, (examples, states) = packed(iterator, num_steps)
+            local = [tf.add_n(list(parts)) for parts in zip(*states, strict=True)]
+            totals = self._objective.pack(loss, local)
+            return self._group.sum_over_processes(totals), examples
+
+        return all_steps
+
+    def _take_step(self, iterator, state) -> tuple[tf.Tensor, tuple]:
+        """Makes one update from one global batch."""
+        examples, metrics = state
+        step = self._steps[0].take_ticket()
+
+        def micro(index, metrics):
+            batches = [next(iterator) for _ in self._group.devices]
+            return self._group.each(
+                lambda k: self._steps[k].sums(
+                    batches[k][0], step, metrics[k], index, batches[k][1]
+                )
+            )
+
+        sums = base.accumulate(micro, self._accumulate_steps, self._steps, metrics)
+        reduced = self._group.each(
+            lambda k: self._reduction.sum(
+                sums[k].gradients, sums[k].examples, self._group.first + k, all_reduce
+            )
+        )
+        for k, device in enumerate(self._group.devices):
+            gradients, total = reduced[k]
+            with tf.device(device):
+                self._steps[k].apply(base.divide(gradients, total), step)
+        total = reduced[0][1]
+        loss = tf.math.divide_no_nan(tf.add_n([s.loss for s in sums]), total)
+        return loss, (examples + total, [s.metrics for s in sums])
+
+    # Over all replicas.
+
+    @tf.function(autograph=False)
+    def _share_values(self) -> list[list[tf.Tensor]]:
+        """Returns the first replica's value of every variable, by local replica."""
+        variables = self._variables()
+        return self._group.each(
+            lambda k: [self._share_value(k, v) for v in variables[k]]
+        )
+
+    def _share_value(self, k: int, variable: tf.Variable) -> tf.Tensor:
+        value = _as_sent(variable)
+        is_first = self._group.first + k == 0
+        return all_reduce(value if is_first else tf.zeros_like(value))
+
+    @tf.function(autograph=False)
+    def _average_values(self) -> list[list[tf.Tensor]]:
+        """Returns what `_settle` makes of what the steps change, by local replica."""
+        changed = self._changed()
+
+        def average(k, variable):
+            if variable.dtype.is_floating:
+                return all_reduce(_as_sent(variable)) / self.replicas
+            return self._share_value(k, variable)
+
+        return self._group.each(lambda k: [average(k, v) for v in changed[k]])
+
+    @tf.function(autograph=False)
+    def _gather(self, own: tf.Tensor) -> tf.Tensor:
+        """Returns what every process has, in order: int64, (processes, replicas)."""
+        group = self._group
+        place = tf.one_hot(group.process, group.num_processes, dtype=tf.int64)
+        return self._group.sum_over_processes(place[:, tf.newaxis] * own)
+
+    def _check_agreement(self, step: int) -> None:
+        """Compares what the replicas hold, down to the last bit.
+
+        Raises:
+            TrainingFailed: they differ.
+        """
+        own = [_digest(variables) for variables in self._variables()]
+        digests = self._call(self._gather, tf.constant(own, tf.int64)).numpy().ravel()
+        others = [i for i, digest in enumerate(digests) if digest != digests[0]]
+        if others:
+            raise errors.TrainingFailed(
+                f"At step {step} replica {others[0]} of {self.replicas} holds other "
+                "values than replica 0. All of them do the same arithmetic on the same "
+                "numbers, unless machines, TensorFlow versions or the model's own code "
+                "differ."
+            )
+
+    def _variables(self) -> list[list[tf.Variable]]:
+        """Returns what a checkpoint holds, but for the count, by local replica."""
+        return [
+            [v.value for v in (*model.variables, *optimizer.variables)]
+            for model, optimizer in zip(self._models, self._optimizers, strict=True)
+        ]
+
+    def _changed(self) -> list[list[tf.Variable]]:
+        """Returns what the traced steps change beside the weights."""
+        return [
+            [v.value for v in model.non_trainable_variables if id(v) in step.changed]
+            for model, step in zip(self._models, self._steps, strict=True)
+        ]
+
+
+def _as_sent(variable: tf.Variable) -> tf.Tensor:
+    """Returns a variable's value in a dtype that can be summed over replicas."""
+    value = tf.convert_to_tensor(variable)
+    return value if value.dtype.is_floating else tf.cast(value, tf.int64)
+
+
+def _overwrite(
+    variables: Sequence[Sequence[tf.Variable]], values: Sequence[Sequence[tf.Tensor]]
+) -> None:
+    for own, new in zip(variables, values, strict=True):
+        for variable, value in zip(own, new, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+
+
+def _digest(variables: Sequence[tf.Variable]) -> int:
+    """Returns 63 bits that tell different values apart."""
+    digest = hashlib.blake2b(digest_size=8)
+    for variable in variables:
+        digest.update(variable.numpy().tobytes())
+    return int.from_bytes(digest.digest(), "little") >> 1
+
+
+def _check_own_models(models: Sequence[keras.Model]) -> None:
+    """Sees that every replica has weights of its own.
+
+    Raises:
+        UsageError: a model was given out twice.
+    """
+    weights = [id(v) for model in models for v in model.variables]
+    if len(set(weights)) != len(weights):
+        raise errors.UsageError(
+            f"Experiment(model=...) returned the same weights for {len(models)} "
+            "replicas. Build a new model each time the function is called."
+        )

@@ -1,0 +1,75 @@
+"""Synchronous training on several machines.
+
+Heir of `SyncReplicasOptimizer`: all replicas compute the gradient of one global batch,
+and all apply its mean, so N machines do what one does with the whole batch.
+`MultiWorkerMirroredStrategy` connects them and sums in a ring, or over NCCL between
+GPUs. There are no ps tasks: each process holds the whole model.
+
+The chief alone runs the outer loop. Before each packed call it tells the others by an
+order what comes, and everybody does the same; so decisions that depend on a clock, a
+signal or a loss are made once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from dtrain.config import RunConfig
+from dtrain.experiment import Experiment
+from dtrain.runtime.meeting import LEAVE, Meeting
+from dtrain.strategies.replicas import ReplicatedTrainer, Work
+
+
+class SyncTrainer(ReplicatedTrainer):
+    """A Trainer on the chief; on the other tasks, what follows it.
+
+    Args:
+        experiment: what to train.
+        config: without gaps.
+        meeting: all tasks of the run, met.
+
+    Raises:
+        UsageError: the tasks were not started alike.
+    """
+
+    def __init__(self, experiment: Experiment, config: RunConfig, meeting: Meeting):
+        self._meeting = meeting
+        super().__init__(experiment, config, meeting.group)
+        group = meeting.group
+        self.description = [
+            f"{group.size} replicas compute each batch together; gradients travel as "
+            f"{config.gradient_dtype}"
+        ]
+        meeting.compare(
+            {
+                "--experiment": config.experiment,
+                "--batch_size": self.batch_size,
+                "--seed": config.seed,
+                "--accumulate_steps": config.accumulate_steps,
+                "--gradient_dtype": config.gradient_dtype,
+                "--optimizer": type(self._optimizer).__name__,
+                "--devices_per_task": len(group.devices),
+                "the model's weights": [list(v.shape) for v in self._variables()[0]],
+                "TensorFlow": tf.__version__,
+            }
+        )
+        # Keras keeps what it needs for tracing by thread: this one.
+        self._packed = self._packed.get_concrete_function(
+            self._iterator, tf.TensorSpec([], tf.int64)
+        )
+
+    def follow(self) -> int:
+        """Does what the chief orders; returns the status that it leaves with."""
+        while True:
+            code, number = self._meeting.hear()
+            if code == LEAVE:
+                return number
+            super()._together(Work(code), number)
+
+    def _call(self, function: Callable, *args) -> Any:
+        return self._meeting.act(function, *args)
+
+    def _together(self, work: Work, number: int = 0) -> Any:
+        self._meeting.order(work, number)
+        return super()._together(work, number)
