@@ -8,6 +8,9 @@ from dtrain import errors
 from dtrain.config import RunConfig
 
 
+STRATEGIES = "local, mirrored, ps, sync"
+
+
 def message_of(**options):
     with pytest.raises(errors.UsageError) as caught:
         RunConfig(**options)
@@ -35,6 +38,9 @@ def message_of(**options):
         ("result_file", None),
         ("num_workers", 2),
         ("num_ps", 1),
+        ("accumulate_steps", 1),
+        ("gradient_dtype", "float32"),
+        ("devices_per_task", None),
         ("cluster", "auto"),
         ("startup_timeout", 300),
     ],
@@ -46,8 +52,9 @@ def test_defaults_that_scripts_rely_on(name, value):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"strategy": "pss"}, ["--strategy=pss", "local, ps", "Did you mean ps?"]),
-        ({"strategy": "PS"}, ["--strategy=PS", "local, ps"]),
+        ({"strategy": "pss"}, ["--strategy=pss", STRATEGIES, "Did you mean ps?"]),
+        ({"strategy": "PS"}, ["--strategy=PS", STRATEGIES]),
+        ({"strategy": "synch"}, ["--strategy=synch", "Did you mean sync?"]),
         ({"cluster": "flag"}, ["--cluster=flag", "Did you mean flags?"]),
         ({"train_steps": 0}, ["--train_steps=0", "too small", "Give 1 or more"]),
         ({"train_steps": -5}, ["--train_steps=-5", "too small"]),
@@ -64,6 +71,13 @@ def test_defaults_that_scripts_rely_on(name, value):
         ({"log_every": -1}, ["--log_every=-1"]),
         ({"num_workers": 0}, ["--num_workers=0"]),
         ({"num_ps": 0}, ["--num_ps=0"]),
+        ({"accumulate_steps": 0}, ["--accumulate_steps=0", "Give 1 or more"]),
+        ({"accumulate_steps": 1.5}, ["--accumulate_steps=1.5", "not a whole number"]),
+        ({"devices_per_task": 0}, ["--devices_per_task=0", "Give 1 or more"]),
+        (
+            {"strategy": "sync", "gradient_dtype": "float16"},
+            ["--gradient_dtype=float16", "float32, bfloat16", "Did you mean"],
+        ),
         ({"startup_timeout": 0}, ["--startup_timeout=0"]),
         ({"learning_rate": 0.0}, ["--learning_rate=0.0", "above 0"]),
         ({"learning_rate": -0.1}, ["--learning_rate=-0.1"]),
@@ -106,6 +120,35 @@ def test_refuses_what_would_only_fail_later(options):
 def test_accepts_the_least(options):
     config = RunConfig(**options)
     assert {name: getattr(config, name) for name in options} == options
+
+
+@pytest.mark.parametrize("strategy", ["local", "ps"])
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        ({"gradient_dtype": "bfloat16"}, "or use --strategy=sync"),
+        ({"devices_per_task": 2}, "or use --strategy=mirrored"),
+    ],
+    ids=str,
+)
+def test_one_device_has_no_use_for_what_replicas_need(strategy, options, way):
+    message = message_of(strategy=strategy, **options)
+    parts = [*RunConfig(strategy="sync", **options).to_flags()[1:], "Leave it out", way]
+    assert not [part for part in parts if part not in message], message
+    assert f"--strategy={strategy}" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.split(", "))
+def test_every_strategy_accumulates_and_takes_one_device(strategy):
+    config = RunConfig(strategy=strategy, accumulate_steps=4, devices_per_task=1)
+    assert config.gradient_dtype == "float32"
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "sync"])
+def test_replicas_take_what_they_need(strategy):
+    config = RunConfig(strategy=strategy, gradient_dtype="bfloat16", devices_per_task=3)
+    assert config.devices_per_task == 3
 
 
 def test_cannot_be_changed():

@@ -15,7 +15,7 @@ CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
 # Every field, away from its default, with values that are hard on a command line.
 EVERYTHING = RunConfig(
-    strategy="local",
+    strategy="sync",
     experiment="my_model:experiment",
     model_dir="/tmp/a folder/with=signs,and 'quotes'",
     data_dir="--data",
@@ -23,6 +23,9 @@ EVERYTHING = RunConfig(
     batch_size=3,
     optimizer="adam",
     learning_rate=1e-7,
+    accumulate_steps=5,
+    gradient_dtype="bfloat16",
+    devices_per_task=37,
     seed=2**31,
     steps_per_loop=11,
     eval_every=13,
@@ -80,6 +83,15 @@ def names_of_flags():
         (["-seed=5"], {"seed": 5}),
         (["--learning_rate=1"], {"learning_rate": 1.0}),
         (["--checkpoint_secs=2.5"], {"checkpoint_secs": 2.5}),
+        (["--accumulate_steps=4"], {"accumulate_steps": 4}),
+        (
+            ["--strategy=mirrored", "--devices_per_task=2"],
+            {"strategy": "mirrored", "devices_per_task": 2},
+        ),
+        (
+            ["--strategy=sync", "--gradient_dtype=bfloat16"],
+            {"strategy": "sync", "gradient_dtype": "bfloat16"},
+        ),
         (["--ps_hosts=a:1, b:2"], {"ps_hosts": "a:1, b:2"}),
         (["--seed=1", "--seed=2"], {"seed": 2}),
     ],
@@ -100,6 +112,9 @@ def test_flags_make_a_config(args, options):
         (["--seed"], ["seed", "--help"]),
         (["--train_steps=0"], ["--train_steps=0", "Give 1 or more"]),
         (["--strategy=pss"], ["--strategy=pss", "Did you mean ps?"]),
+        (["--gradient_dtype=bf16"], ["--gradient_dtype=bf16", "float32, bfloat16"]),
+        (["--accumulate_steps=two"], ["--accumulate_steps=two", "--help"]),
+        (["--devices_per_task=2"], ["--devices_per_task=2", "--strategy=ps"]),
         (["train"], ['Leftover argument "train"', "--name=value"]),
         (["--", "a", "b"], ['Leftover arguments "a", "b"']),
         (["--ps_hosts=a:1,", "b:2"], ['"b:2"', '--ps_hosts="a:1, b:2"']),

@@ -282,31 +282,61 @@ LOCAL_INSTEAD = "--cluster=local to start a local cluster instead."
 @pytest.mark.parametrize(
     "jobs, parts",
     [
-        (["worker"], ["one ps task", '{"worker": 3}', "Add --ps_hosts=host:port"]),
         (["ps"], ["one worker task", '{"ps": 2}', "Add --worker_hosts=host:port"]),
         (["chief", "ps"], ["one worker task", '{"chief": 1, "ps": 2}']),
         (
             ["chief"],
             ["one ps task and one worker task", "--ps_hosts", "--worker_hosts"],
         ),
-        (["worker", "evaluator"], ["one ps task", '{"worker": 3, "evaluator": 1}']),
+        (["evaluator"], ["one ps task and one worker task", '{"evaluator": 1}']),
     ],
 )
-def test_ps_refuses_clusters_without_ps_or_worker(jobs, parts):
+def test_ps_refuses_clusters_without_worker(jobs, parts):
     cluster = Cluster({job: FULL.addresses(job) for job in jobs})
     message = message_of(cluster.check_strategy, "ps")
     assert_parts(message, ["--strategy=ps needs at least", *parts, LOCAL_INSTEAD])
     assert message.count("--strategy=") == 1  # no other strategy would take it
 
 
-def test_local_refuses_a_described_cluster():
-    message = message_of(FULL.check_strategy, "local")
+@pytest.mark.parametrize(
+    "jobs, sizes",
+    [
+        (["worker"], '{"worker": 3}'),
+        (["chief", "worker"], '{"chief": 1, "worker": 3}'),
+        (["worker", "evaluator"], '{"worker": 3, "evaluator": 1}'),
+    ],
+)
+def test_ps_refuses_clusters_without_ps_which_suit_sync(jobs, sizes):
+    cluster = Cluster({job: FULL.addresses(job) for job in jobs})
+    message = message_of(cluster.check_strategy, "ps")
+    assert_parts(message, ["needs at least one ps task", sizes, LOCAL_INSTEAD])
+    assert_parts(message, ["Add --ps_hosts=host:port", "or use --strategy=sync, or"])
+    assert message.count("--strategy=") == 2
+
+
+@pytest.mark.parametrize("jobs", [("worker",), ("worker", "chief"), JOBS])
+def test_sync_takes_clusters_with_workers(jobs):
+    Cluster({job: FULL.addresses(job) for job in jobs}).check_strategy("sync")
+
+
+@pytest.mark.parametrize("jobs", [("chief",), ("ps",), ("chief", "ps")], ids=str)
+def test_sync_refuses_clusters_without_workers(jobs):
+    cluster = Cluster({job: FULL.addresses(job) for job in jobs})
+    message = message_of(cluster.check_strategy, "sync")
+    assert_parts(message, ["--strategy=sync needs at least one worker task"])
+    assert_parts(message, ["Add --worker_hosts=host:port", LOCAL_INSTEAD])
+    assert message.count("--strategy=") == 1  # no other strategy would take it
+
+
+@pytest.mark.parametrize("strategy", ["local", "mirrored"])
+def test_one_process_refuses_a_described_cluster(strategy):
+    message = message_of(FULL.check_strategy, strategy)
     assert_parts(
         message,
         [
-            "--strategy=local runs in one process",
+            f"--strategy={strategy} runs in one process",
             '"worker": 3',
-            "Use --strategy=ps, or",
+            "Use --strategy=ps, or use --strategy=sync, or",
         ],
     )
     assert "--cluster=local to ignore the description." in message
@@ -315,6 +345,9 @@ def test_local_refuses_a_described_cluster():
 def test_local_recommends_no_strategy_that_would_refuse_the_cluster():
     message = message_of(Cluster({"worker": ["a:1"]}).check_strategy, "local")
     assert "--strategy=ps" not in message
+    assert_parts(message, ["Use --strategy=sync, or give --cluster=local to ignore"])
+    message = message_of(Cluster({"chief": ["a:1"]}).check_strategy, "local")
+    assert message.count("--strategy=") == 1
     assert "Give --cluster=local to ignore the description." in message
 
 
@@ -323,6 +356,13 @@ def test_workers_are_counted_by_host_for_their_gpus():
     ranks = [cluster.rank_on_host(Task("worker", i)).index for i in range(4)]
     assert ranks == [0, 0, 1, 2]
     assert cluster.rank_on_host(Task("ps", 0)) == Task("ps", 0)
+
+
+def test_tasks_know_their_place_on_their_host():
+    cluster = Cluster({"chief": ["a:1"], "worker": ["b:1", "A:2", "b:2", "a:3"]})
+    places = [cluster.place_on_host(task) for task in cluster.tasks()]
+    # In the order chief, worker 0 to 3: places on a and b, as one counts each host.
+    assert places == [(0, 3), (0, 2), (1, 3), (1, 2), (2, 3)]
 
 
 def test_servers_are_the_tasks_that_a_chief_drives():
