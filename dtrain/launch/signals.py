@@ -32,6 +32,14 @@ class Signals:
                     self._before[signum] = signal.signal(signum, self._note)
         return self
 
+    def take_back(self) -> None:
+        """Handles signals again, after somebody else has put a handler in the way.
+
+        TensorFlow's coordination service takes SIGTERM for itself.
+        """
+        for signum in self._before:
+            signal.signal(signum, self._note)
+
     def __exit__(self, *exc_info) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)

@@ -64,6 +64,7 @@ class Meeting:
         self._signals = signals
         self._is_clean = True  # nothing has failed while all had to act together
         strategy = _connect(cluster, task, timeout, console)
+        signals.take_back()
         self.group = Group(strategy, tasks.index(task), len(tasks))
         self._notes = Notes(task, cluster.chief)
         # Collectives wait in a thread, so that this one hears signals.

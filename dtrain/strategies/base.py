@@ -34,6 +34,8 @@ class Trainer(Protocol):
     Attributes:
         global_step: updates that are known to be done.
         totals: loss and metrics of all steps that are known to be done.
+        is_synchronous: no step is ever under way between two calls of `train`, so
+            that a stop costs nothing.
         steps_per_loop: steps worth asking for in one call of `train`.
         replicas: replicas that compute the same step of training.
         batch_size: examples in a batch of one replica.
@@ -43,11 +45,12 @@ class Trainer(Protocol):
         checkpoint_options: how to save and restore it.
         description: lines for the start banner.
         worker_steps: steps that each worker has done in this run; empty if there
-            are no workers.
+            is one process.
     """
 
     global_step: int
     totals: Totals
+    is_synchronous: bool
     steps_per_loop: int
     replicas: int
     batch_size: int

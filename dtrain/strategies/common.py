@@ -89,4 +89,3 @@ class CommonTrainer:
         """Takes in a packed call that is done."""
         self.totals.add(totals, num_steps)
         self.global_step += num_steps
-        self._loop_size.note(num_steps)

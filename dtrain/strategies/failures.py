@@ -37,9 +37,8 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
         )
     if isinstance(error, tf.errors.NotFoundError):
         return errors.TrainingFailed(
-            f"{_first_line(text)} The process that reads a file has to see it: under "
-            "--strategy=ps each worker, on its own machine, at the path that the chief "
-            "knows."
+            f"{_first_line(text)} The process that reads a file has to see it: each "
+            "worker, on its own machine, at the same path."
         )
     return errors.TrainingFailed(f"{type(error).__name__}: {_first_line(text)}")
 
@@ -47,6 +46,9 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
 def _first_line(text: str) -> str:
     """Returns what TensorFlow says, without the graph and the stack around it."""
     text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]", "", text)
+    text = re.sub(
+        r"Error in user-defined function passed to .*?: Iterator::\S+: ", "", text
+    )
     notes = ("Graph execution", "Detected at", "<stack", "File ", "Additional GRPC")
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
     count = r"\d+ root error\(s\) found|\(\d+\) \w+: "  # several at once: the first

@@ -22,6 +22,7 @@ class LocalTrainer(CommonTrainer):
     """
 
     def __init__(self, experiment: Experiment, config: RunConfig):
+        self.is_synchronous = True
         self.replicas = 1
         self.worker_steps: list[int] = []
         self.description: list[str] = []
@@ -43,9 +44,9 @@ class LocalTrainer(CommonTrainer):
         self._packed = tf.function(self._pack(), autograph=False)
 
     def train(self, num_steps: int) -> None:
-        with explained():
+        with explained(), self._loop_size.timed(num_steps):
             totals = self._packed(self._iterator, tf.constant(num_steps, tf.int64))
         self._note(totals.numpy(), num_steps)
 
     def wait(self) -> None:
-        self._loop_size.pause()  # no step is ever under way between two calls
+        """Does nothing: no step is ever under way between two calls."""

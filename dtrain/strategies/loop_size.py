@@ -1,7 +1,8 @@
 """How many steps one packed call holds."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dtrain.strategies import base
 
@@ -37,21 +38,40 @@ class LoopSize:
         self._now = now
         self._since: float | None = None
         self._done = 0
+        self._seconds: float | None = None  # of calls that were timed
 
     def note(self, num_steps: int) -> None:
-        """Takes in that so many steps are done."""
+        """Takes in that so many steps are done, where calls overlap."""
         if self._since is None:  # what came before is not of training alone
             self._since = self._now()
             return
         self._done += num_steps
-        seconds = self._now() - self._since
-        if self._is_fixed or seconds < _CALL_SECONDS:
+        if self._adapt(self._now() - self._since):
+            self._since = self._now()
+
+    @contextlib.contextmanager
+    def timed(self, num_steps: int) -> Iterator[None]:
+        """Times a call of so many steps, where nothing else runs meanwhile."""
+        started = self._now()
+        yield
+        if self._seconds is None:  # the first call holds tracing
+            self._seconds = 0.0
             return
-        steps = self._done / seconds / self._num_workers * _CALL_SECONDS
-        steps = min(max(round(steps), 1), _MOST_STEPS)
-        self.steps = steps // base.UNROLL * base.UNROLL or steps
-        self._since, self._done = self._now(), 0
+        self._done += num_steps
+        self._seconds += self._now() - started
+        if self._adapt(self._seconds):
+            self._seconds = 0.0
 
     def pause(self) -> None:
         """Leaves out the time up to the next `note`."""
         self._since, self._done = None, 0
+
+    def _adapt(self, seconds: float) -> bool:
+        """Chooses anew, if enough has been seen; returns whether it was."""
+        if self._is_fixed or seconds < _CALL_SECONDS:
+            return False
+        steps = self._done / seconds / self._num_workers * _CALL_SECONDS
+        steps = min(max(round(steps), 1), _MOST_STEPS)
+        self.steps = steps // base.UNROLL * base.UNROLL or steps
+        self._done = 0
+        return True

@@ -49,6 +49,7 @@ class PsTrainer(CommonTrainer):
         console: Console,
         check: Callable[[], None],
     ):
+        self.is_synchronous = False
         self.replicas = cluster.num_workers
         self.worker_steps = [0] * cluster.num_workers
         self._check = check
@@ -121,6 +122,7 @@ class PsTrainer(CommonTrainer):
                 with explained():
                     totals, worker = future.result()
                 self._note(totals, num_steps)
+                self._loop_size.note(num_steps)
                 self.worker_steps[int(worker)] += num_steps
             if len(self._under_way) + room_for <= self._num_lanes:
                 return

@@ -44,11 +44,12 @@ class ReplicatedTrainer(CommonTrainer):
     """
 
     def __init__(self, experiment: Experiment, config: RunConfig, group: Group):
+        self.is_synchronous = True
         self.replicas = group.size
-        self.worker_steps: list[int] = []
         self.checkpoint_options = tf.train.CheckpointOptions()
         self._group = group
         self._is_shared = False
+        self._first_step = 0  # of this run
         self._reduction = Reduction(config.gradient_dtype, group.size)
 
         keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
@@ -101,7 +102,8 @@ class ReplicatedTrainer(CommonTrainer):
 
     def train(self, num_steps: int) -> None:
         self._share_once()
-        totals, examples = self._together(Work.TRAIN, num_steps)
+        with self._loop_size.timed(num_steps):
+            totals, examples = self._together(Work.TRAIN, num_steps)
         if examples == 0:
             raise errors.TrainingFailed(
                 "No replica has a batch. With drop_remainder=True a batch must not be "
@@ -110,7 +112,7 @@ class ReplicatedTrainer(CommonTrainer):
         self._note(totals, num_steps)
 
     def wait(self) -> None:
-        self._loop_size.pause()  # no step is ever under way between two calls
+        """Does nothing: no step is ever under way between two calls."""
 
     def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         self.before_save()
@@ -120,8 +122,15 @@ class ReplicatedTrainer(CommonTrainer):
         self._share_once()
         self._together(Work.SETTLE, self.global_step)
 
+    @property
+    def worker_steps(self) -> list[int]:
+        done = self.global_step - self._first_step
+        processes = self._group.num_processes
+        return [done] * processes if processes > 1 else []
+
     def after_restore(self) -> None:
         super().after_restore()
+        self._first_step = self.global_step
         self._is_shared = False
 
     def _share_once(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import rich.progress
 
-from dtrain.session.callbacks.base import Callback, crosses
+from dtrain.session.callbacks.base import Callback, crosses, next_multiple
 from dtrain.session.speedometer import Speedometer
 
 
@@ -43,6 +43,11 @@ class ProgressDisplay(Callback):
                 "", total=session.last_step, completed=session.step, figures=""
             )
             self._bar.start()
+
+    def next_stop(self, session):
+        # Where a stop costs nothing, what is told is of the very step.
+        is_free = session.trainer.is_synchronous
+        return next_multiple(session.step, self._every) if is_free else None
 
     def on_loop(self, session):
         if self._bar is not None:

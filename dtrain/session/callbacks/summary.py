@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from dtrain.session.callbacks.base import Callback, crosses
+from dtrain.session.callbacks.base import Callback, crosses, next_multiple
 from dtrain.session.speedometer import Speedometer
 
 
@@ -33,6 +33,11 @@ class SummaryWriter(Callback):
         self._step = session.step
         self._speedometer = Speedometer(session.step, self._now)
         self._window = session.window()
+
+    def next_stop(self, session):
+        # Where a stop costs nothing, what is told is of the very step.
+        is_free = session.trainer.is_synchronous
+        return next_multiple(session.step, self._every) if is_free else None
 
     def on_loop(self, session):
         step = session.step
