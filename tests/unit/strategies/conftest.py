@@ -8,6 +8,14 @@ import tensorflow as tf
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
 
+# Several replicas in one process. It has to come before TensorFlow is used, and stays
+# so: whoever divides the CPU later finds it done.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * 4,
+)
+tf.config.list_logical_devices()
+
 
 class Problem:
     """Twelve batches of eight examples: four features, one target."""

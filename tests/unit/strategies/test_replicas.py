@@ -1,0 +1,512 @@
+"""Replicas that compute one global batch: what one process does with all of it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.config import RunConfig
+from dtrain.strategies import base, pipelines
+from dtrain.strategies.local import LocalTrainer
+from dtrain.strategies.mirrored import MirroredTrainer, find_devices
+from dtrain.strategies.reduction import Reduction
+
+GLOBAL_BATCH = 16
+STEPS = 4
+
+# Replicas and micro-batches that a global batch is divided into.
+WAYS = {
+    "two replicas": (2, 1),
+    "four replicas": (4, 1),
+    "two micro-batches": (1, 2),
+    "two replicas with two micro-batches": (2, 2),
+}
+
+
+@pytest.fixture(autouse=True)
+def short_unrolls(monkeypatch):
+    """Tracing takes time in proportion; what is traced is the same."""
+    monkeypatch.setattr(base, "UNROLL", 1)
+
+
+@pytest.fixture(autouse=True)
+def own_keys(monkeypatch):
+    """Groups of replicas in one process need keys that tell them apart."""
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", Mirrored)
+
+
+class Mirrored(tf.distribute.MirroredStrategy):
+    """As TensorFlow's own tests of several strategies in one process have it."""
+
+    def __init__(self, devices):
+        Mirrored._collective_key_base += 1000
+        super().__init__(devices)
+
+
+def make_trainer(experiment, replicas=1, accumulate_steps=1, **options):
+    config = RunConfig(
+        strategy="local" if replicas == 1 else "mirrored",
+        train_steps=100,
+        batch_size=GLOBAL_BATCH // (replicas * accumulate_steps),
+        accumulate_steps=accumulate_steps,
+        devices_per_task=replicas,
+        **options,
+    )
+    kind = LocalTrainer if replicas == 1 else MirroredTrainer
+    return kind(experiment(config), config)
+
+
+def run(trainer, steps=STEPS):
+    """Trains step by step; returns losses, metrics of all of it, and weights."""
+    window, losses = trainer.totals.window(), []
+    for _ in range(steps):
+        trainer.train(1)
+        losses.append(trainer.totals.last_loss)
+    trainer.before_save()
+    weights = [v.numpy() for v in trainer.checkpoint.model.variables]
+    return losses, window.take(), weights
+
+
+def assert_same_run(ours, theirs, rtol=1e-5, atol=2e-6):
+    assert ours[0] == pytest.approx(theirs[0], rel=rtol)
+    assert ours[1] == pytest.approx(theirs[1], rel=rtol)
+    for a, b in zip(ours[2], theirs[2], strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+
+
+# Models and losses with all that depends on how a batch is divided.
+
+
+class Penalty(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+def distance(y, y_pred):
+    return tf.reduce_sum(tf.abs(y - y_pred) ** 1.5, -1)
+
+
+def rich_model():
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(
+        6, activation="tanh", kernel_regularizer="l2", activity_regularizer="l1"
+    )(inputs)
+    x = Penalty()(x)
+    outputs = {name: keras.layers.Dense(1, name=name)(x) for name in ("u", "v", "w")}
+    return keras.Model(inputs, outputs)
+
+
+def rich(problem, optimizer):
+    """Penalties, outputs with losses of several kinds, and weights everywhere."""
+    weights = np.linspace(0, 2, 96, dtype=np.float32)
+
+    def experiment(config):
+        def data():
+            columns = (problem.x, problem.y, weights)
+            data = tf.data.Dataset.from_tensor_slices(columns).batch(config.batch_size)
+            return data.map(lambda x, y, w: (x, {"u": y, "v": -y, "w": y + 1}, w))
+
+        return problem.experiment(
+            model=rich_model,
+            optimizer=optimizer,
+            loss={
+                "u": keras.losses.MeanSquaredError(),
+                "v": distance,
+                "w": keras.losses.Huber(reduction=None),
+            },
+            loss_weights={"u": 1.0, "v": 0.3, "w": 2.0},
+            metrics=lambda: {"v": keras.metrics.MeanAbsoluteError(name="error")},
+            train_data=data,
+        )
+
+    return experiment
+
+
+def embedding(problem, optimizer):
+    """Sparse gradients, with the same rows on several replicas."""
+    words = np.random.default_rng(1).integers(0, 7, size=(96, 3))
+
+    def model():
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                layers.Embedding(7, 4),
+                layers.Flatten(),
+                layers.Dense(1),
+            ]
+        )
+
+    def experiment(config):
+        def data():
+            columns = (words.astype(np.int32), problem.y)
+            return tf.data.Dataset.from_tensor_slices(columns).batch(config.batch_size)
+
+        return problem.experiment(model=model, optimizer=optimizer, train_data=data)
+
+    return experiment
+
+
+def plain(problem, optimizer, **fields):
+    """The small problem as it is."""
+    return lambda config: problem.experiment(
+        optimizer=optimizer,
+        train_data=lambda: problem.data().rebatch(config.batch_size),
+        **fields,
+    )
+
+
+optimizers = keras.optimizers
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer", "ways"),
+    [
+        (
+            rich,
+            lambda: optimizers.AdamW(0.05, weight_decay=0.1, global_clipnorm=0.5),
+            [way for way in WAYS if way != "two replicas"],
+        ),
+        (
+            embedding,
+            lambda: optimizers.Adam(0.05, global_clipnorm=0.5),
+            ["two replicas", "two replicas with two micro-batches"],
+        ),
+        (
+            plain,
+            lambda: optimizers.SGD(0.05, momentum=0.9, clipnorm=0.2),
+            ["two replicas with two micro-batches"],
+        ),
+    ],
+    ids=["clipped as a whole, with decay", "embedding", "clipped one by one"],
+)
+def test_however_a_batch_is_divided_training_is_the_same(
+    make, optimizer, ways, problem
+):
+    case = make(problem, optimizer)
+    whole = run(make_trainer(case))
+    assert len(set(whole[0])) == STEPS
+    for way in ways:
+        trainer = make_trainer(case, *WAYS[way])
+        assert trainer.examples_per_step == GLOBAL_BATCH
+        assert trainer.replicas == WAYS[way][0]
+        assert_same_run(run(trainer), whole)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_that_comparison_sees_one_lost_gradient(lost, problem, monkeypatch):
+    def lossy_sum(self, gradients, examples, replica, all_reduce):
+        if replica == lost:
+            gradients = [tf.zeros_like(gradient) for gradient in gradients]
+        return whole_sum(self, gradients, examples, replica, all_reduce)
+
+    case = plain(problem, lambda: optimizers.Adam(0.05, global_clipnorm=0.5))
+    whole = run(make_trainer(case), steps=2)
+    whole_sum = Reduction.sum
+    monkeypatch.setattr(Reduction, "sum", lossy_sum)
+    ours = run(make_trainer(case, 2), steps=2)
+    assert ours[0][0] == pytest.approx(whole[0][0], rel=1e-5)  # before any update
+    with pytest.raises(AssertionError):
+        assert_same_run(ours, whole)
+
+
+def test_gradients_in_half_precision_train_nearly_the_same(problem):
+    case = plain(problem, lambda: optimizers.SGD(0.05))
+    whole = run(make_trainer(case))
+    ours = run(make_trainer(case, 2, gradient_dtype="bfloat16"))
+    assert ours[0][0] == pytest.approx(whole[0][0], rel=1e-6)  # losses are not rounded
+    assert_same_run(ours, whole, rtol=2e-2, atol=5e-3)
+    with pytest.raises(AssertionError):
+        assert_same_run(ours, whole)
+
+
+# Parts of different sizes.
+
+
+@pytest.mark.parametrize("way", ["two replicas", "two replicas with two micro-batches"])
+def test_a_mean_is_over_examples_and_not_over_uneven_parts(way, problem, keras_loop):
+    """Batches of 7, 7 and 2 examples, whose labels tell them apart."""
+
+    def data():
+        y = problem.y[:16] + np.where(np.arange(16) < 14, 0, 10)[:, None]
+        return tf.data.Dataset.from_tensor_slices((problem.x[:16], y)).batch(7)
+
+    replicas, accumulate_steps = WAYS[way]
+    parts = list(data().repeat().take(replicas * accumulate_steps * STEPS))
+    size = replicas * accumulate_steps
+    unions = [
+        [tf.concat(column, 0) for column in zip(*parts[i : i + size], strict=True)]
+        for i in range(0, len(parts), size)
+    ]
+    experiment = problem.experiment(train_data=data)
+    ours = run(make_trainer(lambda config: experiment, replicas, accumulate_steps))
+    model = problem.model()
+    losses = keras_loop(
+        model, optimizers.SGD(0.05), keras.losses.MeanSquaredError(), unions
+    )
+    weights = [v.numpy() for v in model.variables]
+    assert_same_run(ours, (losses, {"loss": np.mean(losses)}, weights))
+
+
+def open_marked(is_own):
+    """What `open_share` might give: batches that are a replica's own, or not."""
+
+    def open_share(function, context):
+        marks = tf.data.Dataset.from_tensor_slices(is_own).repeat()
+        return tf.data.Dataset.zip(pipelines.open_training(function, context), marks)
+
+    return open_share
+
+
+def test_batches_that_are_not_a_replica_s_own_do_not_count(problem, monkeypatch):
+    def case(data):
+        metrics = [keras.metrics.MeanAbsoluteError("error")]
+        experiment = problem.experiment(train_data=data, metrics=lambda: metrics)
+        return lambda config: experiment
+
+    # Of every two batches the second one.
+    whole = run(make_trainer(case(lambda: problem.data().shard(2, 1))))
+    monkeypatch.setattr(pipelines, "open_share", open_marked([False, True]))
+    assert_same_run(run(make_trainer(case(problem.data), 2)), whole)
+
+
+def test_without_any_batch_of_its_own_a_run_fails(problem, monkeypatch):
+    monkeypatch.setattr(pipelines, "open_share", open_marked([False]))
+    trainer = make_trainer(lambda config: problem.experiment(), 2)
+    before = trainer.checkpoint.model.weights[0].numpy()
+    with pytest.raises(errors.TrainingFailed, match="No replica has a batch"):
+        trainer.train(2)
+    np.testing.assert_array_equal(trainer.checkpoint.model.weights[0], before)
+
+
+# What each replica has for itself.
+
+
+class Notes(keras.layers.Layer):
+    """Counts its calls, and keeps the last mask of its dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def build(self, shape):
+        state = {"trainable": False, "initializer": "zeros"}
+        self.calls = self.add_weight(dtype="int32", name="calls", **state)
+        self.seen = self.add_weight(dtype="bool", name="seen", **state)
+        self.mask = self.add_weight((50,), name="mask", **state)
+
+    def call(self, x, training=False):
+        self.calls.assign_add(1)
+        self.seen.assign(True)
+        mask = self.dropout(keras.ops.ones((50,)), training=training)
+        self.mask.assign(mask)
+        return x * keras.ops.mean(mask)
+
+
+def noting_model():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            layers.BatchNormalization(momentum=0.5),
+            Notes(),
+            layers.Dense(1),
+        ]
+    )
+
+
+def noting(problem, **fields):
+    fields = {"model": noting_model, **fields}
+    return plain(problem, lambda: optimizers.Adam(0.05), **fields)
+
+
+def test_replicas_draw_masks_of_their_own_and_the_first_those_of_one_process(problem):
+    local = make_trainer(noting(problem))
+    local.train(2)
+    trainer = make_trainer(noting(problem), 4)
+    trainer.train(2)
+    masks = [model.layers[1].mask.numpy() for model in trainer._models]
+    assert len({mask.tobytes() for mask in masks}) == 4
+    assert {0.0, 2.0} == set(np.unique(masks))
+    expected = local.checkpoint.model.layers[1].mask
+    np.testing.assert_array_equal(masks[0], expected)
+
+
+def test_a_seed_is_reproducible_with_replicas_too(problem):
+    def model():
+        dropout = keras.layers.Dropout(0.5)
+        return keras.Sequential([keras.Input((4,)), dropout, keras.layers.Dense(1)])
+
+    case = plain(problem, lambda: optimizers.SGD(0.05), model=model)
+    losses = [run(make_trainer(case, 2, seed=seed), 2)[0] for seed in (1, 1, 2)]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def all_values(trainer):
+    return [[v.numpy() for v in variables] for variables in trainer._variables()]
+
+
+def assert_replicas_agree(trainer):
+    first, *others = all_values(trainer)
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_what_replicas_have_for_themselves_is_averaged_before_it_is_saved(problem):
+    trainer = make_trainer(noting(problem), 2)
+    trainer.train(3)
+    first, second = (model.layers for model in trainer._models)
+    np.testing.assert_array_equal(first[2].kernel, second[2].kernel)
+    names = ("moving_mean", "moving_variance")
+    means = {}
+    for name in names:
+        own, other = getattr(first[0], name).numpy(), getattr(second[0], name).numpy()
+        assert np.all(own != other)
+        means[name] = (own + other) / 2
+    second[1].calls.assign(100)
+    trainer.before_save()
+    for name in names:
+        np.testing.assert_allclose(getattr(first[0], name), means[name], rtol=1e-6)
+    assert [int(layers[1].calls) for layers in (first, second)] == [3, 3]
+    assert first[1].seen.numpy() and second[1].seen.numpy()
+    assert [int(optimizer.iterations) for optimizer in trainer._optimizers] == [3, 3]
+    assert_replicas_agree(trainer)
+    # Once more changes nothing.
+    before = all_values(trainer)
+    trainer.before_save()
+    np.testing.assert_equal(all_values(trainer), before)
+
+
+@pytest.mark.parametrize("place", ["model", "optimizer"])
+def test_replicas_that_differ_are_found(place, problem):
+    trainer = make_trainer(plain(problem, lambda: optimizers.Adam(0.05)), 2)
+    trainer.train(1)
+    trainer.before_save()
+    owner = trainer._models[1] if place == "model" else trainer._optimizers[1]
+    variable = owner.variables[-1]
+    value = variable.numpy()
+    value.ravel()[0] = np.nextafter(value.ravel()[0], 1)  # the last bit of one number
+    variable.assign(value)
+    with pytest.raises(errors.TrainingFailed, match="replica 1 of 2 holds other"):
+        trainer.before_save()
+
+
+def test_replicas_start_from_the_first_one_s_values(problem):
+    made = []
+
+    def own_values(shape, dtype=None):
+        made.append(np.random.default_rng(len(made)).normal(size=shape))
+        return tf.constant(made[-1], dtype)
+
+    def model():
+        dense = keras.layers.Dense(1, kernel_initializer=own_values)
+        return keras.Sequential([keras.Input((4,)), dense])
+
+    trainer = make_trainer(plain(problem, lambda: optimizers.SGD(0.0), model=model), 2)
+    first, second = (model.layers[0].kernel for model in trainer._models)
+    assert np.all(first.numpy() != second.numpy())
+    trainer.train(1)
+    np.testing.assert_allclose(first, made[0], rtol=1e-6)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_an_evaluation_is_that_of_one_process(problem):
+    trainer = make_trainer(noting(problem, eval_data=problem.data), 2)
+    trainer.train(2)
+    results = trainer.evaluate(lambda: False)
+    assert_replicas_agree(trainer)
+    model = trainer.checkpoint.model
+    squares = (model(problem.x, training=False) - problem.y) ** 2
+    assert results == pytest.approx(
+        {"loss": float(tf.reduce_mean(squares)), "examples": 96}, rel=1e-5
+    )
+
+
+# Checkpoints go from one strategy to another.
+
+
+def all_values_of(trainer):
+    checkpoint = trainer.checkpoint
+    variables = (*checkpoint.model.variables, *checkpoint.optimizer.variables)
+    return [variable.numpy() for variable in variables]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_checkpoint_goes_on_with_other_replicas(before, after, problem, tmp_path):
+    case = plain(problem, lambda: optimizers.Adam(0.05))
+    first = make_trainer(case, before)
+    first.train(3)
+    first.before_save()
+    path = first.checkpoint.write(str(tmp_path / "ckpt"))
+
+    def resume(replicas):
+        trainer = make_trainer(case, replicas)
+        trainer.checkpoint.read(path).assert_consumed()
+        trainer.after_restore()
+        assert trainer.global_step == 3
+        return trainer
+
+    resumed = resume(after)
+    resumed.before_save()  # shares, before anything is trained
+    np.testing.assert_equal(all_values_of(resumed), all_values_of(first))
+    assert_same_run(run(resumed, 2), run(resume(1), 2))
+    if after > 1:
+        assert_replicas_agree(resumed)
+
+
+def test_what_is_restored_while_training_is_shared_as_well(problem, tmp_path):
+    trainer = make_trainer(plain(problem, lambda: optimizers.Adam(0.05)), 2)
+    trainer.train(1)
+    trainer.before_save()
+    path = trainer.checkpoint.write(str(tmp_path / "ckpt"))
+    saved = all_values_of(trainer)
+    trainer.train(2)
+    trainer.checkpoint.read(path).assert_consumed()
+    trainer.after_restore()
+    trainer.before_save()
+    for values in all_values(trainer):
+        np.testing.assert_equal(values, saved)
+    assert trainer.global_step == int(trainer.checkpoint.global_step.numpy()) == 1
+
+
+def test_a_rate_of_this_run_wins_on_every_replica(problem, tmp_path):
+    case = plain(problem, lambda: optimizers.SGD(0.05))
+    first = make_trainer(case, 2, learning_rate=0.5)
+    first.before_save()
+    path = first.checkpoint.write(str(tmp_path / "ckpt"))
+    second = make_trainer(case, 2, learning_rate=0.25)
+    second.checkpoint.read(path).assert_consumed()
+    second.after_restore()
+    second.before_save()
+    rates = [float(optimizer.learning_rate) for optimizer in second._optimizers]
+    assert rates == [0.25, 0.25]
+
+
+# What is refused.
+
+
+def test_a_model_that_is_given_out_twice_is_refused(problem):
+    model = problem.model()
+    case = plain(problem, lambda: optimizers.SGD(0.05), model=lambda: model)
+    with pytest.raises(errors.UsageError, match="same weights for 2 replicas"):
+        make_trainer(case, 2)
+
+
+@pytest.mark.parametrize("way", list(WAYS.values())[1:], ids=list(WAYS)[1:])
+def test_a_loss_that_sums_over_its_batch_is_refused(way, problem):
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    case = plain(problem, lambda: optimizers.SGD(0.05), loss=loss)
+    with pytest.raises(errors.UsageError, match="how a global batch is divided"):
+        make_trainer(case, *way)
+    make_trainer(case)  # one part is as good as any
+
+
+def test_more_parts_of_a_cpu_than_there_are_is_refused():
+    assert find_devices(None) == ["CPU:0"]
+    assert find_devices(3) == ["CPU:0", "CPU:1", "CPU:2"]
+    with pytest.raises(errors.UsageError, match="with 4 CPU devices"):
+        find_devices(5)
