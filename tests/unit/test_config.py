@@ -7,7 +7,6 @@ import pytest
 from dtrain import errors
 from dtrain.config import RunConfig
 
-
 STRATEGIES = "local, mirrored, ps, sync"
 
 

@@ -59,6 +59,20 @@ def test_three_workers_read_every_training_digit_once():
     )
 
 
+def test_replicas_share_the_batches_of_one_process():
+    def batches(ctx, size):
+        data = digits.train_batches(ctx, batch_size=size, seed=7)
+        return list(data.take(60))  # more than an epoch
+
+    whole = batches(InputContext(), 30)
+    shards = [batches(InputContext(3, i, 3), 10) for i in range(3)]
+    for k, (x, y) in enumerate(whole):
+        parts = [shard[k] for shard in shards]
+        union = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        ours, theirs = np.column_stack(union), np.column_stack([x, y])
+        np.testing.assert_array_equal(in_order(ours), in_order(theirs))
+
+
 def test_shapes_types_and_range():
     train = digits.train_batches(InputContext(), batch_size=32, seed=0)
     assert train.element_spec == (

@@ -41,6 +41,20 @@ def test_three_workers_read_every_image_once(mnist_folder):
     assert sorted(np.rint(pixels * 255)) == list(range(30))
 
 
+def test_replicas_share_the_batches_of_one_process(mnist_folder):
+    train, _ = mnist.find(str(mnist_folder))
+
+    def batches(ctx, size):
+        data = mnist.train_batches(train, ctx, batch_size=size, seed=7)
+        return [sorted(np.rint(x[:, 0] * 255)) for x, _ in data.take(7)]
+
+    whole = batches(InputContext(), 12)  # 84 images: almost three epochs
+    shards = [batches(InputContext(4, i, 4), 3) for i in range(4)]
+    unions = [sorted(np.concatenate(parts)) for parts in zip(*shards, strict=True)]
+    assert unions == whole
+    assert len({tuple(batch) for batch in whole}) == 7
+
+
 def test_no_example_is_in_the_graph_that_a_chief_sends(mnist_folder):
     train, _ = mnist.find(str(mnist_folder))
     traced = tf.function(

@@ -12,10 +12,10 @@ def read(batches, num_batches):
     return np.concatenate(list(batches.take(num_batches).as_numpy_iterator()))
 
 
-def train(pipelines=1, index=0, batch_size=1, seed=0, **options):
+def train(pipelines=1, index=0, batch_size=1, seed=0, replicas=1, **options):
     return pipeline.train_batches(
         tf.data.Dataset.range(COUNT),
-        InputContext(pipelines, index),
+        InputContext(pipelines, index, replicas),
         count=COUNT,
         batch_size=batch_size,
         seed=seed,
@@ -68,6 +68,31 @@ def test_a_batch_may_be_larger_than_the_shard():
 
 def test_train_batches_have_a_static_size():
     assert train(batch_size=7).element_spec.shape == (7,)
+
+
+# Replicas that compute one global batch.
+
+
+@pytest.mark.parametrize(("pipelines", "batch_size"), [(2, 15), (3, 10), (6, 5)])
+def test_the_shards_batches_make_up_the_batch_of_one_process(pipelines, batch_size):
+    whole = list(train(batch_size=30, seed=3).take(10))  # three epochs
+    shards = [
+        list(train(pipelines, i, batch_size, seed=3, replicas=pipelines).take(10))
+        for i in range(pipelines)
+    ]
+    for k, batch in enumerate(whole):
+        union = np.concatenate([shard[k] for shard in shards])
+        assert sorted(union) == sorted(batch.numpy()), k
+
+
+def test_one_pipeline_of_several_replicas_reads_as_one_process_does():
+    assert list(read(train(replicas=4), 250)) == list(read(train(), 250))
+
+
+def test_pipelines_that_do_not_wait_for_each_other_keep_to_a_shard():
+    seen = read(train(2, 1), 150)
+    assert set(seen) == set(range(1, COUNT, 2))
+    assert set(read(train(2, 1, replicas=2), 150)) - set(seen)
 
 
 def test_decode_gets_whole_batches():

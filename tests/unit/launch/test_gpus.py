@@ -2,6 +2,7 @@
 
 import pytest
 
+from dtrain import errors
 from dtrain.cluster.spec import Task
 from dtrain.launch import gpus
 
@@ -46,3 +47,61 @@ def test_who_does_not_compute_sees_none(task):
 )
 def test_the_users_choice_among_the_gpus_is_kept(chosen, expected):
     assert workers(3, {"CUDA_VISIBLE_DEVICES": chosen}) == expected
+    assert gpus.find({"CUDA_VISIBLE_DEVICES": chosen}) == [
+        name for name in dict.fromkeys(expected) if name != "-1"
+    ]
+
+
+# Tasks that need GPUs of their own.
+
+
+def shares(sharing, count=None, found=(), environ=None):
+    found = None if environ else list(found)
+    return [
+        gpus.share(rank, sharing, count, environ or {}, found)
+        for rank in range(sharing)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "count", "expected"),
+    [
+        (1, None, ["a,b,c,d"]),
+        (2, None, ["a,b", "c,d"]),
+        (3, None, ["a", "b", "c"]),
+        (4, None, ["a", "b", "c", "d"]),
+        (2, 1, ["a", "b"]),
+        (1, 3, ["a,b,c"]),
+        (2, 2, ["a,b", "c,d"]),
+    ],
+)
+def test_tasks_on_a_machine_divide_its_gpus(sharing, count, expected):
+    assert shares(sharing, count, "abcd") == expected
+
+
+@pytest.mark.parametrize(("sharing", "count"), [(1, None), (3, None), (2, 4)])
+def test_without_gpus_tasks_share_nothing(sharing, count):
+    assert shares(sharing, count) == ["-1"] * sharing
+    hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert shares(sharing, count, environ=hidden) == ["-1"] * sharing
+
+
+def test_tasks_divide_the_gpus_that_the_user_shows():
+    shown = {"CUDA_VISIBLE_DEVICES": "5,GPU-8d2f,2,7"}
+    assert shares(2, environ=shown) == ["5,GPU-8d2f", "2,7"]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "count", "parts"),
+    [
+        (5, None, ["5 tasks with 1 GPU each need 5", "has 4: a,b,c,d"]),
+        (2, 3, ["2 tasks with 3 GPUs each need 6", "has 4: a,b,c,d"]),
+        (1, 5, ["with 5 GPUs each need 5"]),
+    ],
+)
+def test_too_few_gpus_are_refused(sharing, count, parts):
+    with pytest.raises(errors.UsageError) as caught:
+        shares(sharing, count, "abcd")
+    message = str(caught.value)
+    assert not [part for part in parts if part not in message], message
+    assert "CUDA_VISIBLE_DEVICES=-1" in message

@@ -34,6 +34,7 @@ class FakeTrainer:
             the loss of a worker.
     """
 
+    is_synchronous = False
     replicas = 2
     batch_size = 8
     examples_per_step = 8

@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.experiment import Experiment
+from dtrain.runtime.collectives import Group
 from dtrain.strategies.evaluation import Evaluation
-from dtrain.strategies.objective import Objective, rows, unpack
+from dtrain.strategies.objective import Objective, _mean_loss, rows, unpack
 
 MSE = keras.losses.MeanSquaredError
 MAE = keras.losses.MeanAbsoluteError
@@ -131,6 +132,90 @@ def test_a_function_as_loss_gives_what_it_gives_in_keras(loss, weighted, y_shape
     objective = make(loss=loss, names=["a"], y=y, y_pred=y_pred)
     ours = objective.loss(y, tf.constant(y_pred), weight, [])
     assert float(ours) == pytest.approx(expected, rel=1e-5)
+
+
+# Losses of several replicas.
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two replicas in this process."""
+    return Group(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+
+
+LOSSES = {
+    "keras": MSE(),
+    "mean": MSE(reduction="mean"),
+    "weighted mean": MSE(reduction="mean_with_sample_weight"),
+    "none": MSE(reduction="none"),
+    "None": MAE(reduction=None),
+    "cosine": keras.losses.CosineSimilarity(),
+    "crossentropy": keras.losses.BinaryCrossentropy(from_logits=True),
+    "function": keras.losses.mean_squared_error,
+    "elementwise": elementwise,
+    "sum": MSE(reduction="sum"),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_replica_s_loss_is_what_it_is_without_others(loss, weighted, pair):
+    """Keras divides some losses by the number of replicas, which dtrain undoes."""
+    generator = np.random.default_rng(0)
+    y = tf.constant(generator.integers(0, 2, size=(2, 5, 3)), tf.float32)
+    y_pred = tf.constant(generator.normal(size=(2, 5, 3)), tf.float32)
+    weight = tf.constant(generator.uniform(size=(2, 5)), tf.float32)
+    objective = make(loss=loss, names=["a"], y=y[0], y_pred=y_pred[0])
+
+    def own(k):
+        return objective.loss(y[k], y_pred[k], weight[k] if weighted else None, [])
+
+    ours = tf.function(lambda: pair.each(own), autograph=False)()
+    assert float(own(0)) != float(own(1))
+    assert [float(value) for value in ours] == pytest.approx(
+        [float(own(k)) for k in range(2)], rel=1e-5
+    )
+
+
+def test_a_loss_that_is_one_number_is_what_it_is_without_others(pair):
+    y, y_pred = tf.abs(PRED[0]) / 5, tf.sigmoid(PRED[0])
+
+    def own(k):
+        return _mean_loss(keras.losses.Dice(), y, y_pred, None)
+
+    values = tf.function(lambda: pair.each(own), autograph=False)()
+    assert [float(v) for v in values] == pytest.approx([float(own(0))] * 2, rel=1e-6)
+
+
+def test_a_loss_of_structures_is_what_it_is_without_others(pair):
+    class OfTwo(keras.losses.Loss):
+        def call(self, y, y_pred):
+            return tf.reduce_mean(abs(y["a"] - y_pred["a"]) * y["b"], -1)
+
+    y = {"a": Y[0], "b": PRED[1]}
+    y_pred = {"a": PRED[0], "b": PRED[1]}
+
+    def own(k):
+        return _mean_loss(OfTwo(), y, y_pred, None)
+
+    values = tf.function(lambda: pair.each(own), autograph=False)()
+    assert [float(v) for v in values] == pytest.approx([float(own(0))] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "loss", [MSE(reduction="sum"), [MAE(), MAE(reduction="sum")]], ids=["one", "two"]
+)
+def test_a_sum_depends_on_how_a_batch_is_divided(loss):
+    objective = make(loss=loss) if isinstance(loss, list) else one(loss=loss)
+    objective.check_mean(1)
+    message = message_of(objective.check_mean, 6)
+    assert "(reduction='sum')" in message
+    assert "6 parts" in message
+
+
+@pytest.mark.parametrize("loss", [MSE(), MSE(reduction=None), distance], ids=str)
+def test_means_do_not_depend_on_it(loss):
+    one(loss=loss).check_mean(6)
 
 
 # Metrics.

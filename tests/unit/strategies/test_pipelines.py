@@ -81,6 +81,75 @@ def test_a_single_pipeline_reads_everything():
     assert read(data, 5) == [0, 1, 2, 0, 1]
 
 
+# Shares of replicas that wait for each other.
+
+
+def read_share(function, context, count):
+    data = pipelines.open_share(function, context)
+    return [(int(x[0]), bool(is_own)) for (x, _), is_own in data.take(count)]
+
+
+def shard_three(ctx):
+    return numbers(3).shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (shard_by_context, [[0, 4, 0, 4, 0], [1, 5, 1, 5, 1], [2] * 5, [3] * 5]),
+        (lambda ctx: numbers(3), [[0, 1, 2, 0, 1]] * 4),
+        (lambda: numbers(3), [[0, 1, 2, 0, 1], [1, 2, 0, 1, 2], [2, 0, 1, 2, 0]]),
+        (lambda: numbers(1), [[0] * 5] * 4),
+    ],
+    ids=["by ctx", "not by ctx", "no ctx", "few"],
+)
+def test_a_share_is_the_replica_s_own_for_ever(function, expected):
+    for i, values in enumerate(expected):
+        share = read_share(function, InputContext(4, i, 4), 5)
+        assert share == [(value, True) for value in values]
+
+
+def test_an_empty_shard_gets_others_batches_that_do_not_count():
+    # Nobody else's place in line changes by that.
+    shares = [read_share(shard_three, InputContext(4, i, 4), 4) for i in range(4)]
+    assert shares[:3] == [[(i, True)] * 4 for i in range(3)]
+    assert shares[3] == [(0, False), (1, False), (2, False), (0, False)]
+
+
+def test_who_stands_in_reads_as_a_single_pipeline_of_the_same_replicas():
+    seen = []
+
+    def function(ctx):
+        seen.append(ctx)
+        return shard_three(ctx)
+
+    pipelines.open_share(function, InputContext(8, 5, 16))
+    assert seen == [InputContext(8, 5, 16), InputContext(1, 0, 16)]
+
+
+def test_a_share_of_nothing_is_empty():
+    for function in (lambda: numbers(0), lambda ctx: numbers(0)):
+        assert read_share(function, InputContext(2, 0, 2), 4) == []
+        assert read_share(function, InputContext(), 4) == []
+
+
+def test_a_single_process_asks_for_its_data_once():
+    calls = []
+
+    def function(ctx):
+        calls.append(ctx)
+        return numbers(3)
+
+    share = read_share(function, InputContext(1, 0, 4), 4)
+    assert share == [(0, True), (1, True), (2, True), (0, True)]
+    assert calls == [InputContext(1, 0, 4)]
+
+
+def test_a_share_is_checked_as_training_data_is():
+    message = message_of(pipelines.open_share, lambda: [1], InputContext(2, 0, 2))
+    assert "train_data" in message and "returned a list" in message
+
+
 def test_evaluation_data_is_read_once_and_whole():
     for function in (lambda: numbers(3), lambda ctx: shard_by_context(ctx).take(3)):
         assert read(pipelines.open_evaluation(function), 10) == [0, 1, 2]

@@ -58,7 +58,7 @@ def make_trainer(experiment, replicas=1, accumulate_steps=1, **options):
 
 
 def run(trainer, steps=STEPS):
-    """Trains step by step; returns losses, metrics of all of it, and weights."""
+    """Trains step by step; returns losses, their mean and metrics, and weights."""
     window, losses = trainer.totals.window(), []
     for _ in range(steps):
         trainer.train(1)
@@ -172,7 +172,7 @@ optimizers = keras.optimizers
         (
             embedding,
             lambda: optimizers.Adam(0.05, global_clipnorm=0.5),
-            ["two replicas", "two replicas with two micro-batches"],
+            ["two replicas"],
         ),
         (
             plain,
@@ -195,10 +195,9 @@ def test_however_a_batch_is_divided_training_is_the_same(
         assert_same_run(run(trainer), whole)
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_that_comparison_sees_one_lost_gradient(lost, problem, monkeypatch):
+def test_that_comparison_sees_one_lost_gradient(problem, monkeypatch):
     def lossy_sum(self, gradients, examples, replica, all_reduce):
-        if replica == lost:
+        if replica == 1:
             gradients = [tf.zeros_like(gradient) for gradient in gradients]
         return whole_sum(self, gradients, examples, replica, all_reduce)
 
@@ -225,23 +224,20 @@ def test_gradients_in_half_precision_train_nearly_the_same(problem):
 # Parts of different sizes.
 
 
-@pytest.mark.parametrize("way", ["two replicas", "two replicas with two micro-batches"])
-def test_a_mean_is_over_examples_and_not_over_uneven_parts(way, problem, keras_loop):
+def test_a_mean_is_over_examples_and_not_over_uneven_parts(problem, keras_loop):
     """Batches of 7, 7 and 2 examples, whose labels tell them apart."""
 
     def data():
         y = problem.y[:16] + np.where(np.arange(16) < 14, 0, 10)[:, None]
         return tf.data.Dataset.from_tensor_slices((problem.x[:16], y)).batch(7)
 
-    replicas, accumulate_steps = WAYS[way]
-    parts = list(data().repeat().take(replicas * accumulate_steps * STEPS))
-    size = replicas * accumulate_steps
+    parts = list(data().repeat().take(4 * STEPS))
     unions = [
-        [tf.concat(column, 0) for column in zip(*parts[i : i + size], strict=True)]
-        for i in range(0, len(parts), size)
+        [tf.concat(column, 0) for column in zip(*parts[i : i + 4], strict=True)]
+        for i in range(0, len(parts), 4)
     ]
     experiment = problem.experiment(train_data=data)
-    ours = run(make_trainer(lambda config: experiment, replicas, accumulate_steps))
+    ours = run(make_trainer(lambda config: experiment, 2, 2))
     model = problem.model()
     losses = keras_loop(
         model, optimizers.SGD(0.05), keras.losses.MeanSquaredError(), unions
@@ -325,10 +321,10 @@ def noting(problem, **fields):
 def test_replicas_draw_masks_of_their_own_and_the_first_those_of_one_process(problem):
     local = make_trainer(noting(problem))
     local.train(2)
-    trainer = make_trainer(noting(problem), 4)
+    trainer = make_trainer(noting(problem), 2)
     trainer.train(2)
     masks = [model.layers[1].mask.numpy() for model in trainer._models]
-    assert len({mask.tobytes() for mask in masks}) == 4
+    assert np.any(masks[0] != masks[1])
     assert {0.0, 2.0} == set(np.unique(masks))
     expected = local.checkpoint.model.layers[1].mask
     np.testing.assert_array_equal(masks[0], expected)
@@ -340,9 +336,8 @@ def test_a_seed_is_reproducible_with_replicas_too(problem):
         return keras.Sequential([keras.Input((4,)), dropout, keras.layers.Dense(1)])
 
     case = plain(problem, lambda: optimizers.SGD(0.05), model=model)
-    losses = [run(make_trainer(case, 2, seed=seed), 2)[0] for seed in (1, 1, 2)]
+    losses = [run(make_trainer(case, 2, seed=3), 2)[0] for _ in range(2)]
     assert losses[0] == losses[1]
-    assert losses[0] != losses[2]
 
 
 def all_values(trainer):
@@ -356,42 +351,49 @@ def assert_replicas_agree(trainer):
             assert a.tobytes() == b.tobytes()
 
 
-def test_what_replicas_have_for_themselves_is_averaged_before_it_is_saved(problem):
-    trainer = make_trainer(noting(problem), 2)
-    trainer.train(3)
+def test_what_replicas_have_for_themselves_is_averaged_for_all_to_see(problem):
+    trainer = make_trainer(noting(problem, eval_data=problem.data), 2)
     first, second = (model.layers for model in trainer._models)
-    np.testing.assert_array_equal(first[2].kernel, second[2].kernel)
-    names = ("moving_mean", "moving_variance")
-    means = {}
-    for name in names:
-        own, other = getattr(first[0], name).numpy(), getattr(second[0], name).numpy()
-        assert np.all(own != other)
-        means[name] = (own + other) / 2
-    second[1].calls.assign(100)
-    trainer.before_save()
-    for name in names:
-        np.testing.assert_allclose(getattr(first[0], name), means[name], rtol=1e-6)
-    assert [int(layers[1].calls) for layers in (first, second)] == [3, 3]
-    assert first[1].seen.numpy() and second[1].seen.numpy()
-    assert [int(optimizer.iterations) for optimizer in trainer._optimizers] == [3, 3]
-    assert_replicas_agree(trainer)
+    for settle in (trainer.before_save, lambda: trainer.evaluate(lambda: False)):
+        trainer.train(3)
+        np.testing.assert_array_equal(first[2].kernel, second[2].kernel)
+        means = {}
+        for name in ("moving_mean", "moving_variance"):
+            pair = [getattr(layers[0], name).numpy() for layers in (first, second)]
+            assert np.all(pair[0] != pair[1])
+            means[name] = np.mean(pair, 0)
+        second[1].calls.assign(100)
+        results = settle()
+        for name, mean in means.items():
+            np.testing.assert_allclose(getattr(first[0], name), mean, rtol=1e-6)
+        steps = trainer.global_step
+        assert [int(layers[1].calls) for layers in (first, second)] == [steps, steps]
+        assert first[1].seen.numpy() and second[1].seen.numpy()
+        assert [int(o.iterations) for o in trainer._optimizers] == [steps, steps]
+        assert_replicas_agree(trainer)
     # Once more changes nothing.
     before = all_values(trainer)
     trainer.before_save()
     np.testing.assert_equal(all_values(trainer), before)
+    # And what was evaluated is what is there now.
+    y_pred = trainer.checkpoint.model(problem.x, training=False)
+    expected = float(tf.reduce_mean((y_pred - problem.y) ** 2))
+    assert results == pytest.approx({"loss": expected, "examples": 96}, rel=1e-5)
 
 
-@pytest.mark.parametrize("place", ["model", "optimizer"])
-def test_replicas_that_differ_are_found(place, problem):
+def test_replicas_that_differ_are_found(problem):
     trainer = make_trainer(plain(problem, lambda: optimizers.Adam(0.05)), 2)
     trainer.train(1)
     trainer.before_save()
-    owner = trainer._models[1] if place == "model" else trainer._optimizers[1]
-    variable = owner.variables[-1]
-    value = variable.numpy()
-    value.ravel()[0] = np.nextafter(value.ravel()[0], 1)  # the last bit of one number
-    variable.assign(value)
-    with pytest.raises(errors.TrainingFailed, match="replica 1 of 2 holds other"):
+    for owner in (trainer._models[1], trainer._optimizers[1]):
+        variable = owner.variables[-1]
+        good = variable.numpy()
+        bad = good.copy()
+        bad.ravel()[0] = np.nextafter(good.ravel()[0], 1)  # one bit of one number
+        variable.assign(bad)
+        with pytest.raises(errors.TrainingFailed, match="replica 1 of 2 holds other"):
+            trainer.before_save()
+        variable.assign(good)
         trainer.before_save()
 
 
@@ -414,18 +416,6 @@ def test_replicas_start_from_the_first_one_s_values(problem):
     np.testing.assert_array_equal(first, second)
 
 
-def test_an_evaluation_is_that_of_one_process(problem):
-    trainer = make_trainer(noting(problem, eval_data=problem.data), 2)
-    trainer.train(2)
-    results = trainer.evaluate(lambda: False)
-    assert_replicas_agree(trainer)
-    model = trainer.checkpoint.model
-    squares = (model(problem.x, training=False) - problem.y) ** 2
-    assert results == pytest.approx(
-        {"loss": float(tf.reduce_mean(squares)), "examples": 96}, rel=1e-5
-    )
-
-
 # Checkpoints go from one strategy to another.
 
 
@@ -435,27 +425,29 @@ def all_values_of(trainer):
     return [variable.numpy() for variable in variables]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_checkpoint_goes_on_with_other_replicas(before, after, problem, tmp_path):
-    case = plain(problem, lambda: optimizers.Adam(0.05))
-    first = make_trainer(case, before)
-    first.train(3)
-    first.before_save()
-    path = first.checkpoint.write(str(tmp_path / "ckpt"))
+def test_a_run_goes_on_under_another_strategy_as_if_it_had_not_stopped(
+    problem, tmp_path
+):
+    # One global batch, again and again, wherever a run starts to read.
+    def experiment(config):
+        return problem.experiment(
+            optimizer=lambda: optimizers.Adam(0.05),
+            train_data=lambda: problem.data().take(2).rebatch(config.batch_size),
+        )
 
-    def resume(replicas):
-        trainer = make_trainer(case, replicas)
-        trainer.checkpoint.read(path).assert_consumed()
-        trainer.after_restore()
-        assert trainer.global_step == 3
-        return trainer
-
-    resumed = resume(after)
-    resumed.before_save()  # shares, before anything is trained
-    np.testing.assert_equal(all_values_of(resumed), all_values_of(first))
-    assert_same_run(run(resumed, 2), run(resume(1), 2))
-    if after > 1:
-        assert_replicas_agree(resumed)
+    local, mirrored = make_trainer(experiment), make_trainer(experiment, 2)
+    losses, path = [], str(tmp_path / "ckpt")
+    for trainer, other in ((local, mirrored), (mirrored, local), (local, mirrored)):
+        losses += run(trainer, 2)[0]
+        trainer.checkpoint.write(path)
+        other.checkpoint.read(path).assert_consumed()
+        other.after_restore()
+        assert other.global_step == len(losses)
+        other.before_save()  # shares, before anything is trained
+        np.testing.assert_equal(all_values_of(other), all_values_of(trainer))
+    assert_replicas_agree(mirrored)
+    whole = run(make_trainer(experiment), 6)
+    assert_same_run((losses, {}, run(mirrored, 0)[2]), (whole[0], {}, whole[2]))
 
 
 def test_what_is_restored_while_training_is_shared_as_well(problem, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from dtrain import errors
+from dtrain.strategies import base
 from dtrain.strategies.base import Step
 from dtrain.strategies.objective import Objective
 
@@ -17,17 +18,21 @@ STEPS = 6
 class Run:
     """Steps of dtrain's on a model, eagerly: what is traced elsewhere is the same."""
 
-    def __init__(self, problem, model, optimizer, start=0, **fields):
+    def __init__(self, problem, model, optimizer, start=0, options=(), **fields):
         self.model, self.optimizer = model, optimizer
         self.counter = tf.Variable(start, dtype=tf.int64)
         optimizer.build(model.trainable_variables)
         experiment = problem.experiment(**fields)
         x, y = problem.batches(1)[0]
         self.objective = Objective(experiment, [], y, model(x))
-        self.step = Step(model, optimizer, self.objective, self.counter)
+        self.step = Step(
+            model, optimizer, self.objective, self.counter, **dict(options)
+        )
 
     def __call__(self, batches):
-        return [float(self.step.run(lambda: batch, [])[0]) for batch in batches]
+        batches = list(batches)
+        following = iter(batches)
+        return [float(self.step.run(lambda: next(following), [])[0]) for _ in batches]
 
 
 def slots_of(optimizer):
@@ -243,6 +248,85 @@ def test_a_resumed_run_goes_on_with_the_same_masks(problem):
         return layer.masks
 
     np.testing.assert_array_equal(masks(0, 4)[2:], masks(2, 2))
+
+
+def masks_of(problem, steps=2, **options):
+    """The masks of a run's first steps, by step and micro-batch."""
+    layer = Masks()
+    model = keras.Sequential([keras.Input((4,)), layer])
+    run = Run(problem, model, keras.optimizers.SGD(0.05), options=options)
+    layer.masks.clear()
+    micro = options.get("accumulate_steps", 1)
+    batches = iter(problem.batches(steps * micro))
+    for _ in range(steps):
+        run.step.run(lambda: next(batches), [])
+    assert len(layer.masks) == steps * micro
+    return layer.masks
+
+
+def test_dropout_masks_differ_between_replicas(problem):
+    by_replica = [masks_of(problem, replica=k) for k in range(5)]
+    masks = [m for steps in by_replica for pair in steps for m in pair]
+    assert len({mask.tobytes() for mask in masks}) == 5 * 2 * 2
+    np.testing.assert_array_equal(by_replica[0], masks_of(problem))
+    np.testing.assert_array_equal(by_replica[3], masks_of(problem, replica=3))
+
+
+def test_dropout_masks_differ_between_micro_batches(problem):
+    masks = [m for pair in masks_of(problem, 3, accumulate_steps=4) for m in pair]
+    assert len({mask.tobytes() for mask in masks}) == 3 * 4 * 2
+
+
+@pytest.mark.parametrize("steps", [1, 2], ids=["whole", "accumulated"])
+def test_a_loss_scale_changes_nothing(steps, problem):
+    def train(**options):
+        optimizer = keras.optimizers.SGD(0.05, clipnorm=0.5, **options)
+        accumulate = {"accumulate_steps": steps}
+        run = Run(problem, problem.model(), optimizer, options=accumulate)
+        batches = iter(problem.batches(STEPS))
+        losses = [
+            float(run.step.run(lambda: next(batches), [])[0])
+            for _ in range(STEPS // steps)
+        ]
+        return losses, run.model
+
+    (losses, model), (expected, plain) = train(loss_scale_factor=1024.0), train()
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert_same_variables(model.variables, plain.variables)
+
+
+def test_the_sums_of_a_batch_are_its_means_times_its_examples(problem):
+    batch = x, y = tuple(column[:5] for column in problem.batches(1)[0])
+    run = Run(problem, problem.model(), keras.optimizers.SGD(0.05))
+    step = tf.constant(0, tf.int64)
+    loss, gradients, _ = run.step.differentiate(batch, step, [])
+    sums = run.step.sums(batch, step, [])
+    assert float(sums.examples) == 5
+    assert float(sums.loss) == pytest.approx(5 * float(loss))
+    assert float(loss) == pytest.approx(float(tf.reduce_mean((run.model(x) - y) ** 2)))
+    for total, mean in zip(sums.gradients, gradients, strict=True):
+        np.testing.assert_allclose(total, 5 * mean, rtol=1e-6)
+    for part, mean in zip(
+        base.divide(sums.gradients, sums.examples), gradients, strict=True
+    ):
+        np.testing.assert_allclose(part, mean, rtol=1e-6)
+
+
+def test_a_batch_that_is_not_the_replica_s_own_counts_as_none(problem):
+    batch = problem.batches(1)[0]
+    metrics = {"metrics": lambda: [keras.metrics.MeanAbsoluteError(name="error")]}
+    run = Run(problem, problem.model(), keras.optimizers.SGD(0.05), **metrics)
+    before = [tf.constant(2.0), tf.constant(3.0)]
+    step = tf.constant(0, tf.int64)
+    sums = run.step.sums(batch, step, before, is_own=tf.constant(False))
+    assert float(sums.examples) == float(sums.loss) == 0
+    assert not any(np.any(gradient) for gradient in sums.gradients)
+    assert [float(state) for state in sums.metrics] == [2, 3]
+    own = run.step.sums(batch, step, before, is_own=tf.constant(True))
+    assert float(own.examples) == 8
+    assert float(own.metrics[1]) == 3 + 8
+    # Nothing over nothing is nothing.
+    assert not any(np.any(g) for g in base.divide(sums.gradients, sums.examples))
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
