@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
+from dtrain.strategies import base
 
 # Several replicas in one process. It has to come before TensorFlow is used, and stays
 # so: whoever divides the CPU later finds it done.
@@ -64,8 +65,10 @@ def config():
     return RunConfig(strategy="local", train_steps=100, batch_size=8)
 
 
-def weights_of(model):
-    return [variable.numpy() for variable in model.variables]
+@pytest.fixture
+def short_unrolls(monkeypatch):
+    """Tracing takes time in proportion; what is traced is the same."""
+    monkeypatch.setattr(base, "UNROLL", 2)
 
 
 def train_with_keras(model, optimizer, loss, batches):

@@ -24,12 +24,6 @@ def make(problem, config):
     return make
 
 
-@pytest.fixture
-def short_unrolls(monkeypatch):
-    """Tracing takes time in proportion; what is traced is the same."""
-    monkeypatch.setattr(base, "UNROLL", 2)
-
-
 def assert_same(ours, theirs, **tolerance):
     for a, b in zip(ours.variables, theirs.variables, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), **tolerance, err_msg=a.path)

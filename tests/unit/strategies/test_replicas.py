@@ -25,7 +25,7 @@ WAYS = {
 
 
 @pytest.fixture(autouse=True)
-def short_unrolls(monkeypatch):
+def no_unrolls(monkeypatch):
     """Tracing takes time in proportion; what is traced is the same."""
     monkeypatch.setattr(base, "UNROLL", 1)
 

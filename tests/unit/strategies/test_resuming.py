@@ -16,7 +16,7 @@ def make(problem, **options):
     return LocalTrainer(problem.experiment(), config)
 
 
-def test_a_constant_rate_is_the_run_s_own(problem, tmp_path):
+def test_a_constant_rate_is_the_run_s_own(problem, tmp_path, short_unrolls):
     first = make(problem, learning_rate=0.1)
     first.train(3)
     first.before_save()
@@ -55,7 +55,7 @@ def test_a_data_set_that_was_made_elsewhere_is_refused():
         pipelines.describe_costs(function)
 
 
-def test_shuffles_without_a_seed_follow_the_run_s(problem):
+def test_shuffles_without_a_seed_follow_the_run_s(problem, short_unrolls):
     def order(seed):
         experiment = problem.experiment(train_data=lambda: problem.data().shuffle(12))
         config = RunConfig(strategy="local", train_steps=9, batch_size=8, seed=seed)
