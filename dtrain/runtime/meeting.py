@@ -6,18 +6,23 @@ by a small all-reduce to which the others add nothing but what they want heard.
 
 import concurrent.futures
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+# MultiWorkerMirroredStrategy configures it too, but would wait for an hour.
+from tensorflow.python.distribute.collective_all_reduce_strategy import (
+    coordination_config_pb2,
+)
+from tensorflow.python.eager import context
+
 from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task
 from dtrain.console import Console
 from dtrain.launch.signals import Signals
-from dtrain.runtime import preflight
+from dtrain.runtime import preflight, rendezvous
 from dtrain.runtime.collectives import Group
 from dtrain.runtime.notes import Notes
 
@@ -26,6 +31,7 @@ LEAVE = 0  # the order that ends a run; any other number is the strategy's
 _POLL_SECONDS = 0.2
 _FIRST_CAUSE_SECONDS = 2.0  # for a failing task's note to arrive
 _PART_SECONDS = 10.0
+_REGISTER_MS = 60_000
 
 
 class Meeting:
@@ -215,10 +221,7 @@ class Meeting:
 def _connect(
     cluster: Cluster, task: Task, timeout: float, console: Console
 ) -> tf.distribute.Strategy:
-    """Returns the strategy, once all tasks are there.
-
-    TensorFlow waits for the others without a word, so it does that in a thread.
-    """
+    """Returns the strategy, once all tasks are there."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster.to_dict()),
         task_type=task.type,
@@ -230,27 +233,19 @@ def _connect(
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=kinds.NCCL if has_gpu else kinds.RING
     )
-    made = concurrent.futures.Future()
-
-    def make():
-        try:
-            made.set_result(
-                tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-            )
-        except Exception as error:
-            made.set_exception(error)
-
-    def missing() -> list[Task]:
-        if made.done():
-            return []
-        others = [other for other in cluster.tasks() if other != task]
-        away = [o for o in others if not preflight.accepts(cluster.address(o))]
-        return away or others
-
-    threading.Thread(target=make, daemon=True).start()
-    preflight.wait_for(missing, cluster, timeout, console)
+    rendezvous.come_together(cluster, task, timeout, console)
     try:
-        return made.result()
+        # TensorFlow's own wait, for whoever was lost within this moment.
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=_device(cluster.chief),
+            cluster_register_timeout_in_ms=_REGISTER_MS,
+            coordinated_jobs=[
+                coordination_config_pb2.CoordinatedJob(name=job, num_tasks=count)
+                for job, count in cluster.sizes().items()
+            ],
+        )
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except RuntimeError as error:
         raise errors.UsageError(
             "TensorFlow was used in this process before the tasks could meet: "
@@ -261,3 +256,7 @@ def _connect(
         raise errors.TaskUnavailable(
             f"{task} cannot join the others on {cluster.address(task)}: {error.message}"
         ) from error
+
+
+def _device(task: Task) -> str:
+    return f"/job:{task.type}/replica:0/task:{task.index}"

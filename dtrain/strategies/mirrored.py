@@ -14,6 +14,10 @@ from dtrain.runtime.collectives import Group
 from dtrain.strategies.replicas import ReplicatedTrainer
 
 
+# TensorFlow takes more batches from an iterator, in one trace, for a mistake.
+_MOST_DEVICES = 32
+
+
 class MirroredTrainer(ReplicatedTrainer):
     """A Trainer in one process, with a replica a device.
 
@@ -34,6 +38,11 @@ class MirroredTrainer(ReplicatedTrainer):
 
 def find_devices(count: int | None) -> list[str]:
     """Returns the GPUs, all or so many; without any, logical devices of the CPU."""
+    if (count or 1) > _MOST_DEVICES:
+        raise errors.UsageError(
+            f"--devices_per_task={count} is more than one process drives. Give at most "
+            f"{_MOST_DEVICES}."
+        )
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return [f"CPU:{index}" for index in range(_divide_cpu(count or 1))]

@@ -183,7 +183,8 @@ class ReplicatedTrainer(CommonTrainer):
             states = [self._objective.initial_states() for _ in self._group.devices]
             return tf.zeros([]), states
 
-        unroll = max(1, base.UNROLL // self._accumulate_steps)
+        batches = self._accumulate_steps * len(self._group.devices)
+        unroll = max(1, base.UNROLL // batches)
         packed = base.pack(self._take_step, start, unroll)
 
         def all_steps(iterator, num_steps):

@@ -1,5 +1,6 @@
 """Real clusters for tests: started through the command, watched, and cleaned up."""
 
+import contextlib
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 LEAVE_SECONDS = 10.0
 
 
@@ -171,18 +172,45 @@ class Lab:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    lab = getattr(item, "funcargs", {}).get("lab")
-    if report.failed and lab is not None:
+    labs = [v for v in getattr(item, "funcargs", {}).values() if isinstance(v, Lab)]
+    labs += [lab for lab in _open if lab not in labs]
+    for lab in labs if report.failed else []:
         report.sections.append(("every task's log", lab.logs()))
     return report
 
 
-@pytest.fixture
-def lab(tmp_path):
-    """A `Lab`; after the test no process and no port of it may be left."""
-    lab = Lab(tmp_path)
+_open: list[Lab] = []  # labs of more than one test
+
+
+@contextlib.contextmanager
+def open_lab(folder):
+    """Gives a `Lab`; afterwards no process and no port of it may be left."""
+    lab = Lab(folder)
     try:
         yield lab
         lab.check_nothing_left()
     finally:
         lab.clean_up()
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """A `Lab` for one test."""
+    with open_lab(tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def make_lab(tmp_path_factory):
+    """A function that makes a `Lab` for several tests, as a context."""
+
+    @contextlib.contextmanager
+    def make():
+        with open_lab(tmp_path_factory.mktemp("lab")) as lab:
+            _open.append(lab)
+            try:
+                yield lab
+            finally:
+                _open.remove(lab)
+
+    return make
