@@ -79,6 +79,8 @@ class Lab:
         self.ports: set[int] = set()
 
     poll = staticmethod(poll)
+    kill = staticmethod(lambda pid, signum=signal.SIGKILL: os.kill(pid, signum))
+    executable = sys.executable
 
     def dtrain(
         self, *flags: str, env: dict | None = None, name: str = "run"
