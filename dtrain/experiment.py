@@ -25,7 +25,10 @@ class InputContext:
         input_pipeline_id: which of them this one is, 0-based. A Python int, or
             under `--strategy=ps` a scalar int64 tensor that is only known on the
             worker; `tf.data.Dataset.shard` takes both.
-        num_replicas_in_sync: replicas that compute one global batch together.
+        num_replicas_in_sync: replicas that compute one global batch together; more
+            than pipelines, where a process has several devices. Where it is above
+            1, shard after shuffling and repeating: then a global batch holds the
+            same examples however many share it.
     """
 
     num_input_pipelines: int = 1
@@ -38,8 +41,9 @@ class Experiment:
     """What to train. All that creates variables or data is a factory.
 
     Attributes:
-        model: `() -> keras.Model`; called once, where the strategy wants the
-            variables to be.
+        model: `() -> keras.Model`; called where the strategy wants the variables to
+            be: once, or once for each replica of a process. Each call has to build
+            a new one.
         optimizer: `() -> keras.optimizers.Optimizer`.
         loss: a Keras loss, or `(y_true, y_pred) -> loss per example`; for a model
             with several outputs a list or dict of them, as in Keras `compile`.
