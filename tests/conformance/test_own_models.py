@@ -5,7 +5,12 @@ import signal
 
 import pytest
 
-MODELS = ["functional_model", "subclassed_model", "model_with_losses"]
+# One of them adds up micro-batches, which every strategy that updates can.
+MODELS = [
+    ("functional_model", ()),
+    ("subclassed_model", ()),
+    ("model_with_losses", ("--accumulate_steps=3", "--batch_size=10")),
+]
 
 
 def weights(command, when):
@@ -15,10 +20,14 @@ def weights(command, when):
     return int(found[0][0]), found[0][1]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_keras_model_runs_unchanged(model, strategy, run, first_weights):
-    command, result = run(strategy, f"--experiment=my_models:{model}", "--seed=3")
+@pytest.mark.parametrize(("model", "flags"), MODELS, ids=[m for m, _ in MODELS])
+def test_a_keras_model_runs_unchanged(model, flags, strategy, run, first_weights):
+    own = f"--experiment=my_models:{model}", "--seed=3"
+    command, result = run(strategy, *own, *flags)
     assert result["global_step"] == 150
+    examples = result["batch_size"] * result["accumulate_steps"]
+    assert examples == (30 if flags else 32)
+    assert result["examples_seen"] == 150 * examples * strategy.global_batch
     assert result["eval"]["accuracy"] >= 0.8
     assert result["eval"]["examples"] == 360
     # The same seed gives the same initial weights under every strategy.

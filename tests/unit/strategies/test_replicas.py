@@ -172,7 +172,7 @@ optimizers = keras.optimizers
         (
             embedding,
             lambda: optimizers.Adam(0.05, global_clipnorm=0.5),
-            ["two replicas"],
+            ["two replicas", "two micro-batches"],
         ),
         (
             plain,
