@@ -91,14 +91,14 @@ class Sums(NamedTuple):
     """What some batches add up to, of which a weighted mean can be made.
 
     Attributes:
-        examples: how many, a float32 scalar.
-        loss: the batches' losses, each times its examples.
+        weight: of all batches, a float32 scalar (`Objective.weight`).
+        loss: the batches' losses, each times its weight.
         gradients: likewise, one a trainable weight; `None` where the loss does not
             depend on it.
         metrics: the metrics' states after these batches.
     """
 
-    examples: tf.Tensor
+    weight: tf.Tensor
     loss: tf.Tensor
     gradients: list
     metrics: list[tf.Tensor]
@@ -151,7 +151,9 @@ class Step:
         """
         step = self.take_ticket()
         if self._accumulate_steps == 1:
-            loss, gradients, metrics = self.differentiate(next_batch(), step, metrics)
+            loss, _, gradients, metrics = self.differentiate(
+                next_batch(), step, metrics
+            )
             self.apply(gradients, step)
             return loss, metrics
 
@@ -159,8 +161,8 @@ class Step:
             return [self.sums(next_batch(), step, metrics[0], index)]
 
         (sums,) = accumulate(micro, self._accumulate_steps, [self], [metrics])
-        self.apply(divide(sums.gradients, sums.examples), step)
-        return sums.loss / sums.examples, sums.metrics
+        self.apply(divide(sums.gradients, sums.weight), step)
+        return tf.math.divide_no_nan(sums.loss, sums.weight), sums.metrics
 
     def take_ticket(self) -> tf.Tensor:
         """Returns the number of this step, 0-based, and counts it.
@@ -173,24 +175,23 @@ class Step:
         )
 
     def sums(self, batch, step, metrics, micro=0, is_own=None) -> Sums:
-        """Returns what `differentiate` does, times the batch's examples.
+        """Returns what `differentiate` does, times the batch's weight.
 
         Args:
-            is_own: a bool scalar; a batch that is not this replica's own counts as
-                one of no examples. `None` if all are.
+            is_own: a bool scalar; a batch that is not this replica's own has no weight.
+                `None` if all are.
         """
-        loss, gradients, new = self.differentiate(batch, step, metrics, micro)
-        examples = tf.cast(rows(unpack(batch)[0]), tf.float32)
+        loss, weight, gradients, new = self.differentiate(batch, step, metrics, micro)
         if is_own is not None:
-            examples = tf.where(is_own, examples, 0.0)
+            weight = tf.where(is_own, weight, 0.0)
             new = [tf.where(is_own, a, b) for a, b in zip(new, metrics, strict=True)]
-        return Sums(examples, loss * examples, scale(gradients, examples), new)
+        return Sums(weight, loss * weight, scale(gradients, weight), new)
 
     # As in Keras' own training: models and losses are called as they are written.
     @tf.autograph.experimental.do_not_convert
     def differentiate(
         self, batch: Any, step: tf.Tensor, metrics: list, micro: tf.Tensor | int = 0
-    ) -> tuple[tf.Tensor, list, list]:
+    ) -> tuple[tf.Tensor, tf.Tensor, list, list]:
         """Runs one batch forward and backward, and keeps the state it changes.
 
         Args:
@@ -200,8 +201,8 @@ class Step:
             micro: which micro-batch of the step this is.
 
         Returns:
-            The loss, a float32 scalar; its gradient, one a trainable weight; and the
-            metrics' new states.
+            The loss and its weight, float32 scalars; the gradient, one a trainable
+            weight; and the metrics' new states.
         """
         x, y, sample_weight = unpack(batch)
         draws = (step * self._accumulate_steps + tf.cast(micro, tf.int64)) * (
@@ -226,7 +227,13 @@ class Step:
                 "gradient. See that the loss is computed from the model's outputs."
             )
         self._write_state(state, new_state)
-        return loss, gradients, self._objective.update(metrics, y, y_pred)
+        weight = self._objective.weight(y, y_pred, sample_weight, rows(x))
+        # Some gradients, as of a dense layer over sequences, do not know their shape.
+        gradients = [
+            g if g is None or isinstance(g, tf.IndexedSlices) else _shaped(g, w)
+            for g, w in zip(gradients, weights, strict=True)
+        ]
+        return loss, weight, gradients, self._objective.update(metrics, y, y_pred)
 
     def apply(self, gradients: Sequence, step: tf.Tensor) -> None:
         """Updates the weights as number `step` of the run.
@@ -312,8 +319,8 @@ def accumulate(
                 a if b is None else a + tf.convert_to_tensor(b)
                 for a, b in zip(old.gradients, new.gradients, strict=True)
             ]
-            examples, loss = old.examples + new.examples, old.loss + new.loss
-            after.append(Sums(examples, loss, gradients, new.metrics))
+            weight, loss = old.weight + new.weight, old.loss + new.loss
+            after.append(Sums(weight, loss, gradients, new.metrics))
         return index + 1, after
 
     start = [
@@ -361,6 +368,10 @@ class _TicketScope(keras.StatelessScope):
         variable, value = update
         if self.get_current_value(variable) is None:  # all but the count
             variable.value.assign(value)
+
+
+def _shaped(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    return tf.ensure_shape(tensor, like.shape)
 
 
 def _merge_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -46,7 +46,8 @@ class CommonTrainer:
         self._keep_rate = parts.rate_keeper(optimizer)
         self._loop_size = LoopSize(config.steps_per_loop, num_workers)
         self._objective = parts.make_objective(experiment, model, element_spec)
-        self._objective.check_mean(config.accumulate_steps)
+        sharing = self.replicas if self.is_synchronous else 1
+        self._objective.check_mean(sharing * config.accumulate_steps)
         self.totals = Totals(self._objective)
         self._accumulate_steps = config.accumulate_steps
         self._step = base.Step(

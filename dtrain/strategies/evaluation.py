@@ -52,27 +52,30 @@ class Evaluation:
         state = [
             tf.constant(v.value.numpy()) for v in self._model.non_trainable_variables
         ]
-        loss_sum, examples = tf.zeros([], tf.float64), tf.zeros([], tf.int64)
+        loss_sum, weight_sum = tf.zeros([], tf.float64), tf.zeros([], tf.float64)
+        examples = tf.zeros([], tf.int64)
         metrics = self._objective.initial_states()
         with explained():
             for batch in self._data:
                 if is_over():
                     return None
-                loss_sum, examples, metrics = self._add(
-                    batch, weights, state, loss_sum, examples, metrics
-                )
+                loss, weight, count, metrics = self._add(batch, weights, state, metrics)
+                loss_sum, weight_sum = loss_sum + loss * weight, weight_sum + weight
+                examples += count
         count = int(examples)
         if not count:
             raise errors.TrainingFailed("eval_data has no example.")
         totals = self._objective.pack(loss_sum, metrics).numpy()
-        return {**self._objective.results(totals, count), "examples": count}
+        results = self._objective.results(totals, float(weight_sum) or 1.0)
+        return {**results, "examples": count}
 
     # The last batch is smaller: with free sizes it is not traced anew.
     @tf.function(autograph=False, reduce_retracing=True)
-    def _add(self, batch, weights, state, loss_sum, examples, metrics):
+    def _add(self, batch, weights, state, metrics):
         x, y, sample_weight = unpack(batch)
         y_pred, _, added = call(self._model, weights, state, x, training=False)
         loss = self._objective.loss(y, y_pred, sample_weight, added)
         count = rows(x)
-        loss_sum += tf.cast(loss, tf.float64) * tf.cast(count, tf.float64)
-        return loss_sum, examples + count, self._objective.update(metrics, y, y_pred)
+        weight = self._objective.weight(y, y_pred, sample_weight, count)
+        loss, weight = tf.cast(loss, tf.float64), tf.cast(weight, tf.float64)
+        return loss, weight, count, self._objective.update(metrics, y, y_pred)

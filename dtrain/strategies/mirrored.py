@@ -5,6 +5,8 @@ part of a batch, and all apply the mean. `MirroredStrategy` finds the devices an
 between them, over NCCL where they are GPUs.
 """
 
+import itertools
+
 import tensorflow as tf
 
 from dtrain import errors
@@ -13,9 +15,22 @@ from dtrain.experiment import Experiment
 from dtrain.runtime.collectives import Group
 from dtrain.strategies.replicas import ReplicatedTrainer
 
-
 # TensorFlow takes more batches from an iterator, in one trace, for a mistake.
 _MOST_DEVICES = 32
+
+
+class _Mirrored(tf.distribute.MirroredStrategy):
+    """One whose collectives have names of their own.
+
+    All strategies of a process start at the same number, and a second one with other
+    devices would join the first one's group. TensorFlow's tests do the same.
+    """
+
+    _runs = itertools.count()
+
+    def __init__(self, devices: list[str]):
+        self._collective_key_base = 100_000 * next(self._runs)
+        super().__init__(devices)
 
 
 class MirroredTrainer(ReplicatedTrainer):
@@ -32,7 +47,7 @@ class MirroredTrainer(ReplicatedTrainer):
     def __init__(self, experiment: Experiment, config: RunConfig):
         devices = find_devices(config.devices_per_task)
         self.description = [f"a replica each on {', '.join(devices)}"]
-        group = Group(tf.distribute.MirroredStrategy(devices))
+        group = Group(_Mirrored(devices))
         super().__init__(experiment, config, group)
 
 

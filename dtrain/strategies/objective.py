@@ -5,7 +5,6 @@ workers that share them would do over each other. Here a metric's state is a lis
 of tensors that goes through the step; states of several workers are added up.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -136,6 +135,47 @@ class Objective:
             [tf.zeros([]), *(tf.cast(a, tf.float32) for a in added)]
         )
 
+    def weight(self, y: Any, y_pred: Any, sample_weight: Any, examples: Any) -> Any:
+        """Returns what a batch's loss weighs in a mean over batches.
+
+        The number of examples; but where the loss is a mean over what a mask leaves,
+        or over weights, how much that was, so that the mean over batches is the loss
+        of all of them in one. (With several outputs there is no such number.)
+
+        Args:
+            y: labels, by output.
+            y_pred: the model's outputs.
+            sample_weight: as for `loss`.
+            examples: how many the batch has.
+
+        Returns:
+            A float32 scalar.
+        """
+        examples = tf.cast(examples, tf.float32)
+        if len(self._losses) > 1 or not isinstance(self._losses[0], keras.losses.Loss):
+            return examples
+        (loss,) = self._losses
+        (label,), (prediction,) = (
+            self._flatten("labels", y),
+            self._flatten("outputs", y_pred),
+        )
+        has_mask = any(
+            getattr(value, "_keras_mask", None) is not None
+            for value in (label, prediction)
+        )
+        if loss.reduction == "mean_with_sample_weight":
+            (sample_weight,) = self._spread(sample_weight)
+            counts = has_mask or sample_weight is not None
+        else:
+            sample_weight = None
+            counts = has_mask and loss.reduction in ("mean", "sum_over_batch_size")
+        if not counts:
+            return examples
+        ones = _unreduced(loss)
+        ones.call = lambda *args: tf.ones_like(loss.call(*args))
+        weights = ones(label, prediction, sample_weight=sample_weight)
+        return tf.cast(tf.reduce_sum(weights), tf.float32)
+
     def initial_states(self) -> list[tf.Tensor]:
         """Returns the metrics' states before any batch."""
         return [tf.constant(value) for value in self._start]
@@ -265,7 +305,7 @@ class Objective:
 def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     if isinstance(loss, keras.losses.Loss):
         value = tf.reduce_mean(loss(y, y_pred, sample_weight=sample_weight))
-        return value * _share_of(loss, y, y_pred)
+        return value * _share_of(loss, y, y_pred, sample_weight)
     values = tf.convert_to_tensor(loss(*_align(y, y_pred)))
     if sample_weight is not None:
         weight = tf.cast(sample_weight, values.dtype)
@@ -276,19 +316,27 @@ def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     return tf.reduce_mean(values)
 
 
-def _share_of(loss: keras.losses.Loss, y: Any, y_pred: Any) -> float:
+def _share_of(
+    loss: keras.losses.Loss, y: Any, y_pred: Any, sample_weight: Any
+) -> float:
     """Returns by what Keras has divided a loss, because there are other replicas.
 
     It does so with means that it takes itself (`scale_loss_for_distribution`), not
-    with what comes out of a loss as one number. dtrain weights by examples instead.
+    with what comes out of a loss as one number. dtrain weights batches instead.
     """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if replicas == 1 or loss.reduction in (None, "none", "sum"):
         return 1.0
-    cast = functools.partial(keras.ops.convert_to_tensor, dtype=loss.dtype)
-    y, y_pred = (tf.nest.map_structure(cast, value) for value in (y, y_pred))
     # Only traced, for its shape: nothing depends on what it computes.
-    return 1.0 if loss.call(y, y_pred).shape.rank == 0 else float(replicas)
+    values = _unreduced(loss)(y, y_pred, sample_weight=sample_weight)
+    return 1.0 if values.shape.rank == 0 else float(replicas)
+
+
+def _unreduced(loss: keras.losses.Loss) -> keras.losses.Loss:
+    """Returns a loss that gives every weighted value instead of their mean."""
+    copied = object.__new__(type(loss))  # copy.copy would go through its config
+    copied.__dict__.update(loss.__dict__, reduction=None)
+    return copied
 
 
 def _align(first: Any, second: Any) -> tuple[Any, Any]:

@@ -1,8 +1,8 @@
 """How gradients cross between replicas: in few messages, and weighted rightly.
 
 Every message costs a round through all replicas, whatever its size. So dense
-gradients are laid end to end, a bucket a message, and how many examples they stand
-for travels in the first of them.
+gradients are laid end to end, a bucket a message, and what a replica's batch weighs
+travels in the first of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ import tensorflow as tf
 # that latency costs nothing, small enough that the next one is computed meanwhile.
 _BUCKET_BYTES = 32 * 2**20
 
-_BYTES_OF_A_COUNT = 3
+_BYTES_OF_A_WEIGHT = 4  # float32
 
 
 class Reduction:
@@ -32,32 +32,32 @@ class Reduction:
     def sum(
         self,
         gradients: Sequence,
-        examples: tf.Tensor,
+        weight: tf.Tensor,
         replica: int,
         all_reduce: Callable[[tf.Tensor | tf.IndexedSlices], tf.Tensor],
     ) -> tuple[list, tf.Tensor]:
-        """Adds up gradients and counts of all replicas.
+        """Adds up gradients and weights of all replicas.
 
         Args:
             gradients: dense, sparse or `None`; the same kinds on every replica.
-            examples: how many this replica has, a float32 scalar.
+            weight: of this replica's batches, a float32 scalar.
             replica: which one this is.
             all_reduce: sums one tensor, or `IndexedSlices`, over all replicas.
 
         Returns:
-            The gradients' sums, and that of `examples`, a float32 scalar.
+            The gradients' sums, and that of `weight`, a float32 scalar.
         """
         results = list(gradients)
-        count = self._encode(examples, replica)
+        place = self._encode(weight, replica)
         for bucket in self._buckets(gradients):
             flat = [tf.reshape(gradients[i], [-1]) for i in bucket]
             dtype = self._wire_dtype(flat)
-            flat = [tf.cast(part, dtype) for part in (*flat, count)]
+            flat = [tf.cast(part, dtype) for part in (*flat, place)]
             sizes = [part.shape.num_elements() for part in flat]
             *parts, rest = tf.split(all_reduce(tf.concat(flat, 0)), sizes)
             if sizes[-1]:
                 total = self._decode(rest)
-                count = tf.zeros([0], tf.float32)  # the others carry no count
+                place = tf.zeros([0], tf.float32)  # the others carry none
             for i, part in zip(bucket, parts, strict=True):
                 part = tf.cast(part, gradients[i].dtype)
                 results[i] = tf.reshape(part, gradients[i].shape)
@@ -78,32 +78,23 @@ class Reduction:
                 bucket, size = [], 0
             bucket.append(i)
             size += own
-        yield bucket  # an empty one, too: the count needs a message
+        yield bucket  # an empty one, too: the weight needs a message
 
     def _wire_dtype(self, flat: Sequence[tf.Tensor]) -> tf.DType:
         if self._dtype == tf.float32 and any(t.dtype == tf.float64 for t in flat):
             return tf.float64
         return self._dtype
 
-    def _encode(self, examples: tf.Tensor, replica: int) -> tf.Tensor:
-        """Returns a count as bytes in this replica's own place.
+    def _encode(self, weight: tf.Tensor, replica: int) -> tf.Tensor:
+        """Returns a weight's bytes in this replica's own place.
 
         A byte is exact in every dtype, bfloat16 with its 8 bits too, and where the
         others have zeros it stays so in the sum.
         """
-        count = tf.cast(examples, tf.int32)
-        digits = [
-            tf.bitwise.bitwise_and(tf.bitwise.right_shift(count, 8 * i), 255)
-            for i in range(_BYTES_OF_A_COUNT)
-        ]
+        own = tf.cast(tf.bitcast(weight, tf.uint8), tf.float32)
         place = tf.one_hot(replica, self._num_replicas)
-        return tf.reshape(
-            place[:, tf.newaxis] * tf.cast(tf.stack(digits), tf.float32), [-1]
-        )
+        return tf.reshape(place[:, tf.newaxis] * own, [-1])
 
     def _decode(self, places: tf.Tensor) -> tf.Tensor:
-        digits = tf.reshape(
-            tf.cast(places, tf.float32), [self._num_replicas, _BYTES_OF_A_COUNT]
-        )
-        values = [256.0**i for i in range(_BYTES_OF_A_COUNT)]
-        return tf.reduce_sum(digits * tf.constant(values))
+        own = tf.reshape(places, [self._num_replicas, _BYTES_OF_A_WEIGHT])
+        return tf.reduce_sum(tf.bitcast(tf.cast(own, tf.uint8), tf.float32))

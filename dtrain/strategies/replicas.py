@@ -78,7 +78,6 @@ class ReplicatedTrainer(CommonTrainer):
             self._optimizers[0],
             counter,
         )
-        self._objective.check_mean(self.replicas * config.accumulate_steps)
         self.examples_per_step *= self.replicas
         self._steps = [
             base.Step(
@@ -103,8 +102,8 @@ class ReplicatedTrainer(CommonTrainer):
     def train(self, num_steps: int) -> None:
         self._share_once()
         with self._loop_size.timed(num_steps):
-            totals, examples = self._together(Work.TRAIN, num_steps)
-        if examples == 0:
+            totals, weight = self._together(Work.TRAIN, num_steps)
+        if weight == 0:
             raise errors.TrainingFailed(
                 "No replica has a batch. With drop_remainder=True a batch must not be "
                 "larger than a worker's share of the data."
@@ -156,10 +155,10 @@ class ReplicatedTrainer(CommonTrainer):
             _overwrite(self._variables(), self._call(self._share_values))
 
     def _train(self, num_steps: int) -> tuple[Any, float]:
-        totals, examples = self._call(
+        totals, weight = self._call(
             self._packed, self._iterator, tf.constant(num_steps, tf.int64)
         )
-        return totals.numpy(), float(examples)
+        return totals.numpy(), float(weight)
 
     def _settle(self, step: int) -> None:
         """Makes replicas agree on what each has for itself, and sees that they do.
@@ -188,16 +187,16 @@ class ReplicatedTrainer(CommonTrainer):
         packed = base.pack(self._take_step, start, unroll)
 
         def all_steps(iterator, num_steps):
-            loss, (examples, states) = packed(iterator, num_steps)
+            loss, (weight, states) = packed(iterator, num_steps)
             local = [tf.add_n(list(parts)) for parts in zip(*states, strict=True)]
             totals = self._objective.pack(loss, local)
-            return self._group.sum_over_processes(totals), examples
+            return self._group.sum_over_processes(totals), weight
 
         return all_steps
 
     def _take_step(self, iterator, state) -> tuple[tf.Tensor, tuple]:
         """Makes one update from one global batch."""
-        examples, metrics = state
+        weight, metrics = state
         step = self._steps[0].take_ticket()
 
         def micro(index, metrics):
@@ -211,7 +210,7 @@ class ReplicatedTrainer(CommonTrainer):
         sums = base.accumulate(micro, self._accumulate_steps, self._steps, metrics)
         reduced = self._group.each(
             lambda k: self._reduction.sum(
-                sums[k].gradients, sums[k].examples, self._group.first + k, all_reduce
+                sums[k].gradients, sums[k].weight, self._group.first + k, all_reduce
             )
         )
         for k, device in enumerate(self._group.devices):
@@ -220,7 +219,7 @@ class ReplicatedTrainer(CommonTrainer):
                 self._steps[k].apply(base.divide(gradients, total), step)
         total = reduced[0][1]
         loss = tf.math.divide_no_nan(tf.add_n([s.loss for s in sums]), total)
-        return loss, (examples + total, [s.metrics for s in sums])
+        return loss, (weight + total, [s.metrics for s in sums])
 
     # Over all replicas.
 

@@ -40,7 +40,7 @@ def test_parts_of_any_size_add_up_to_the_whole(sizes, problem):
     (sums,) = base.accumulate(micro, len(sizes), [step], start)
     ((x, y),) = parts_of(problem, [sum(sizes)])
     whole = step.sums((x, y), zero, start[0])
-    assert float(sums.examples) == sum(sizes)
+    assert float(sums.weight) == sum(sizes)
     assert float(sums.loss) == pytest.approx(float(whole.loss), rel=1e-5)
     for ours, theirs in zip(sums.gradients, whole.gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -56,7 +56,7 @@ def test_replicas_are_accumulated_side_by_side(problem):
         return [step.sums(part, zero, [], index) for part in pair]
 
     sums = base.accumulate(micro, 2, [step, step], [[], []])
-    assert [float(own.examples) for own in sums] == [4 + 2, 3 + 1]
+    assert [float(own.weight) for own in sums] == [4 + 2, 3 + 1]
     for own, indices in zip(sums, ([0, 2], [1, 3]), strict=True):
         losses = [float(step.sums(parts[i], zero, []).loss) for i in indices]
         assert float(own.loss) == pytest.approx(sum(losses), rel=1e-5)

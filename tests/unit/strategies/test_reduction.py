@@ -86,8 +86,8 @@ def test_all_replicas_get_the_same_bits():
 
 @pytest.mark.parametrize(
     ("limit", "sizes"),
-    # Of 12, 1, 5 and 8 numbers, from the last to the first; 6 more carry counts.
-    [(10_000, [32]), (4 * 13, [19, 13]), (4 * 8, [14, 6, 12]), (1, [14, 5, 1, 12])],
+    # Of 12, 1, 5 and 8 numbers, from the last to the first; 8 more carry weights.
+    [(10_000, [34]), (4 * 13, [21, 13]), (4 * 8, [16, 6, 12]), (1, [16, 5, 1, 12])],
 )
 def test_messages_hold_as_much_as_a_bucket_from_the_last_weights_on(
     limit, sizes, monkeypatch
@@ -117,7 +117,7 @@ def test_large_gradients_take_a_message_for_32_mib():
         return message
 
     Reduction("float32", 1).sum(gradients, tf.constant(1.0), 0, send)
-    assert messages == [8 * 2**20 + 3, 8 * 2**20, 4 * 2**20]
+    assert messages == [8 * 2**20 + 4, 8 * 2**20, 4 * 2**20]
 
 
 @pytest.mark.parametrize(
@@ -152,21 +152,30 @@ def test_half_precision_of_a_weight_is_kept_in_a_wider_message():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "counts",
-    [[1, 1], [255, 1], [256, 255], [257, 0], [70_000, 69_999], [0, 0], [2**24 - 1, 0]],
+    "weights",
+    [
+        [1, 1],
+        [255, 1],
+        [256, 255],
+        [257, 0],
+        [70_000, 69_999],
+        [0, 0],
+        [2**24 - 1, 0],
+        [0.1, 0],
+    ],
     ids=str,
 )
-def test_counts_are_exact(counts, dtype):
-    results, _ = reduce(by_replica(2), counts, dtype)
-    assert [float(total) for _, total in results] == [sum(counts)] * 2
+def test_weights_are_exact(weights, dtype):
+    results, _ = reduce(by_replica(2), weights, dtype)
+    assert [float(total) for _, total in results] == [np.float32(sum(weights))] * 2
     assert results[0][1].dtype == tf.float32
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_counts_of_many_replicas_are_exact(dtype):
-    counts = [100 + k for k in range(40)]
-    results, _ = reduce(by_replica(40, [(2,)]), counts, dtype)
-    assert float(results[0][1]) == sum(counts)
+def test_weights_of_many_replicas_are_exact(dtype):
+    weights = [100 + k for k in range(40)]
+    results, _ = reduce(by_replica(40, [(2,)]), weights, dtype)
+    assert float(results[0][1]) == sum(weights)
 
 
 def test_a_weight_without_gradient_stays_without():

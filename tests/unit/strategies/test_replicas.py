@@ -1,5 +1,7 @@
 """Replicas that compute one global batch: what one process does with all of it."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -28,20 +30,6 @@ WAYS = {
 def no_unrolls(monkeypatch):
     """Tracing takes time in proportion; what is traced is the same."""
     monkeypatch.setattr(base, "UNROLL", 1)
-
-
-@pytest.fixture(autouse=True)
-def own_keys(monkeypatch):
-    """Groups of replicas in one process need keys that tell them apart."""
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", Mirrored)
-
-
-class Mirrored(tf.distribute.MirroredStrategy):
-    """As TensorFlow's own tests of several strategies in one process have it."""
-
-    def __init__(self, devices):
-        Mirrored._collective_key_base += 1000
-        super().__init__(devices)
 
 
 def make_trainer(experiment, replicas=1, accumulate_steps=1, **options):
@@ -502,3 +490,77 @@ def test_more_parts_of_a_cpu_than_there_are_is_refused():
     assert find_devices(3) == ["CPU:0", "CPU:1", "CPU:2"]
     with pytest.raises(errors.UsageError, match="with 4 CPU devices"):
         find_devices(5)
+
+
+@pytest.mark.parametrize("way", ["two micro-batches", "two replicas"])
+def test_gradients_whose_shape_the_graph_does_not_know_are_summed(way, problem):
+    """As of a dense layer over sequences, where the batch size is free."""
+
+    def model():
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                layers.Reshape((4, 1)),
+                layers.Dense(3, activation="tanh"),
+                layers.Dense(2),
+                layers.Flatten(),
+                layers.Dense(1),
+            ]
+        )
+
+    case = plain(problem, lambda: optimizers.SGD(0.05), model=model)
+    whole = run(make_trainer(case), 2)
+    assert_same_run(run(make_trainer(case, *WAYS[way]), 2), whole)
+
+
+def test_a_weighted_loss_of_one_number_is_what_it_is_without_others(problem):
+    def experiment(config):
+        data = problem.data().map(lambda x, y: (x, abs(y), abs(y)[:, 0]))
+        loss = keras.losses.Dice()
+        return problem.experiment(train_data=lambda: data.take(1).repeat(), loss=loss)
+
+    # Both replicas have the same batch, so each has the loss of one process.
+    whole = run(make_trainer(experiment), 2)
+    assert_same_run(run(make_trainer(experiment, 2), 2), whole)
+
+
+def weighted_mean(problem, config):
+    columns = (problem.x, problem.y, np.linspace(0, 2, 96, dtype=np.float32))
+    data = tf.data.Dataset.from_tensor_slices(columns).batch(config.batch_size)
+    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    return problem.experiment(train_data=lambda: data, loss=loss)
+
+
+def masked_mean(problem, config):
+    """One loss a step of a sequence, of which the mask leaves more or fewer."""
+    words = np.minimum(np.arange(96 * 4).reshape(96, 4) % 11, 7) * (problem.x > 0)
+    data = tf.data.Dataset.from_tensor_slices((words, problem.x[..., None])).batch(
+        config.batch_size
+    )
+
+    def model():
+        return keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32"),
+                keras.layers.Embedding(9, 3, mask_zero=True),
+                keras.layers.SimpleRNN(3, return_sequences=True),
+                keras.layers.Dense(1),
+            ]
+        )
+
+    return problem.experiment(model=model, train_data=lambda: data)
+
+
+@pytest.mark.parametrize("way", ["two micro-batches", "two replicas"])
+@pytest.mark.parametrize("experiment", [weighted_mean, masked_mean])
+def test_a_mean_over_what_weighs_is_one_over_the_whole(experiment, way, problem):
+    case = functools.partial(experiment, problem)
+    whole = run(make_trainer(case), 2)
+    assert_same_run(run(make_trainer(case, *WAYS[way]), 2), whole)
+
+
+def test_a_second_run_in_the_process_may_have_other_replicas(problem):
+    case = plain(problem, lambda: optimizers.SGD(0.05))
+    run(make_trainer(case, 2), 1)
+    run(make_trainer(case, 4), 1)

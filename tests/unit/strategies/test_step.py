@@ -299,15 +299,15 @@ def test_the_sums_of_a_batch_are_its_means_times_its_examples(problem):
     batch = x, y = tuple(column[:5] for column in problem.batches(1)[0])
     run = Run(problem, problem.model(), keras.optimizers.SGD(0.05))
     step = tf.constant(0, tf.int64)
-    loss, gradients, _ = run.step.differentiate(batch, step, [])
+    loss, _, gradients, _ = run.step.differentiate(batch, step, [])
     sums = run.step.sums(batch, step, [])
-    assert float(sums.examples) == 5
+    assert float(sums.weight) == 5
     assert float(sums.loss) == pytest.approx(5 * float(loss))
     assert float(loss) == pytest.approx(float(tf.reduce_mean((run.model(x) - y) ** 2)))
     for total, mean in zip(sums.gradients, gradients, strict=True):
         np.testing.assert_allclose(total, 5 * mean, rtol=1e-6)
     for part, mean in zip(
-        base.divide(sums.gradients, sums.examples), gradients, strict=True
+        base.divide(sums.gradients, sums.weight), gradients, strict=True
     ):
         np.testing.assert_allclose(part, mean, rtol=1e-6)
 
@@ -319,14 +319,14 @@ def test_a_batch_that_is_not_the_replica_s_own_counts_as_none(problem):
     before = [tf.constant(2.0), tf.constant(3.0)]
     step = tf.constant(0, tf.int64)
     sums = run.step.sums(batch, step, before, is_own=tf.constant(False))
-    assert float(sums.examples) == float(sums.loss) == 0
+    assert float(sums.weight) == float(sums.loss) == 0
     assert not any(np.any(gradient) for gradient in sums.gradients)
     assert [float(state) for state in sums.metrics] == [2, 3]
     own = run.step.sums(batch, step, before, is_own=tf.constant(True))
-    assert float(own.examples) == 8
+    assert float(own.weight) == 8
     assert float(own.metrics[1]) == 3 + 8
     # Nothing over nothing is nothing.
-    assert not any(np.any(g) for g in base.divide(sums.gradients, sums.examples))
+    assert not any(np.any(g) for g in base.divide(sums.gradients, sums.weight))
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
