@@ -42,7 +42,7 @@ def come_together(
 
     Raises:
         TaskUnavailable: some did not come.
-        UsageError: one has another description of the cluster.
+        UsageError: the chief has sent this task away.
     """
     clock = _Clock(cluster, timeout, console, now)
     if task == cluster.chief:
@@ -91,7 +91,10 @@ class _Clock:
             )
         if self._now() - self._said >= _SECONDS_BETWEEN_LINES:
             self._said = self._now()
-            self._console.line(f"Waiting for {names}.")
+            self.say(f"Waiting for {names}.")
+
+    def say(self, text: str) -> None:
+        self._console.line(text)
 
 
 class _Line:
@@ -135,14 +138,14 @@ class _Host:
         self._clock = clock
         self._lines: list[_Line] = []
         self._guests: dict[str, _Line] = {}
+        self._wanted = [str(t) for t in cluster.tasks() if t != cluster.chief]
 
     def run(self) -> None:
-        wanted = [str(t) for t in self._cluster.tasks() if t != self._cluster.chief]
         _, port = split_address(self._cluster.address(self._cluster.chief))
         try:
             with _listen(port) as listener:
                 told: list[str] = []
-                while missing := [name for name in wanted if name not in self._guests]:
+                while missing := self._missing():
                     if missing != told:
                         self._tell(missing=missing)
                         told = missing
@@ -155,6 +158,9 @@ class _Host:
         finally:
             for line in self._lines:
                 line.close()
+
+    def _missing(self) -> list[str]:
+        return [name for name in self._wanted if name not in self._guests]
 
     def _tell(self, **message: Any) -> None:
         for line in self._guests.values():
@@ -176,32 +182,33 @@ class _Host:
         self._guests = {n: line for n, line in self._guests.items() if line.is_open}
 
     def _greet(self, line: _Line, message: Any) -> None:
-        """Lets a task in, or says why not.
-
-        Raises:
-            UsageError: it is one of this run, and was started differently.
-        """
+        """Lets a task in, or sends it away and says why: to both sides."""
         if not isinstance(message, dict) or "task" not in message:
             line.close()  # somebody else's program
             return
         name = str(message["task"])
+        reason = self._refusal(name, message)
+        if reason is None:
+            self._guests[name] = line
+            return
+        self._clock.say(f"Sent away: {reason}")
+        line.send(status=errors.UsageError.exit_status, error=reason)
+
+    def _refusal(self, name: str, message: dict[str, Any]) -> str | None:
         ours = _greeting(self._cluster, name)
         for key, what in (("cluster", "cluster"), ("dtrain", "version of dtrain")):
             if message.get(key) != ours[key]:
-                self._guests[name] = line  # so that it hears of it
-                raise errors.UsageError(
-                    f"{name} has another {what} than {self._cluster.chief}: "
-                    f"{json.dumps(message.get(key))} instead of {json.dumps(ours[key])}"
-                    ". Start all tasks with the same."
+                return (
+                    f"{name} was started with another {what} than "
+                    f"{self._cluster.chief}: {json.dumps(message.get(key))} instead of "
+                    f"{json.dumps(ours[key])}. Start it again with the same."
                 )
-        if name in self._guests:
-            reason = (
-                f"{name} has come already, from another process. Give each task its "
-                "own index."
+        if name in self._guests or name not in self._wanted:
+            return (
+                f"{name} is there already, as another process. Give each task its own "
+                "index."
             )
-            line.send(status=errors.UsageError.exit_status, error=reason)
-            return
-        self._guests[name] = line
+        return None
 
 
 class _Guest:

@@ -4,6 +4,7 @@ and parts as one."""
 import json
 import re
 import signal
+import socket
 
 import numpy as np
 import pytest
@@ -233,6 +234,27 @@ def test_a_tf1_layout_whose_tasks_come_one_after_the_other(lab):
         assert command.output.endswith("the chief ended with status 0.\n")
     # Nobody left before the others were done.
     assert not re.search("[Cc]onnection reset|Socket closed|UNAVAILABLE", lab.logs())
+
+
+def test_strangers_at_the_chief_s_door_are_sent_away(lab):
+    addresses = [f"127.0.0.1:{port}" for port in lab.free_ports(4)]
+    hosts = {"ps": addresses[:1], "worker": addresses[1:3]}
+    chief = start_by_flags(lab, hosts, "worker", 0)
+    address = hosts["worker"][0].split(":")
+    lab.poll(lambda: lab.listening(), 20, "the chief's port")
+    with (
+        socket.create_connection(address),
+        socket.create_connection(address) as talker,
+    ):
+        talker.sendall(b"GET / HTTP/1.1\r\n\r\n\x00\xff")
+        other = {**hosts, "worker": [hosts["worker"][0], addresses[3]]}
+        stray = start_by_flags(lab, other, "worker", 1)
+        assert stray.wait(30) == 2
+        assert "worker:1 was started with another cluster" in stray.output
+        assert "Traceback" not in stray.output
+        assert start_by_flags(lab, hosts, "worker", 1).wait() == 0
+    assert chief.wait() == 0
+    assert "Sent away: worker:1 was started with another cluster" in chief.output
 
 
 def test_a_task_that_never_comes_is_named_by_all(lab):
