@@ -198,7 +198,14 @@ class Meeting:
             return
         if self._notes.wait_for_failure(_FIRST_CAUSE_SECONDS) is not None:
             self._raise_failure(error)
-        raise errors.TaskUnavailable(self._describe_loss()) from error
+        others = [task for task in self._cluster.tasks() if task != self._task]
+        silent = [t for t in others if not preflight.accepts(self._cluster.address(t))]
+        if silent or isinstance(error, tf.errors.UnavailableError):
+            raise errors.TaskUnavailable(
+                f"The connection to {', '.join(map(str, silent)) or 'another task'} is "
+                "lost. Synchronous training needs every task: start the run again, and "
+                "it goes on from the last checkpoint, if there is one."
+            ) from error
 
     def _raise_failure(self, cause: BaseException | None = None) -> None:
         failure = self._notes.failure
@@ -206,16 +213,6 @@ class Meeting:
         if failure.task != str(self._task):
             message = f"{failure.task} ended the run: {message}"
         raise errors.from_status(failure.status, message) from cause
-
-    def _describe_loss(self) -> str:
-        others = [task for task in self._cluster.tasks() if task != self._task]
-        silent = [t for t in others if not preflight.accepts(self._cluster.address(t))]
-        who = ", ".join(map(str, silent)) or "another task"
-        return (
-            f"The connection to {who} is lost. Synchronous training needs every task: "
-            "start the run again, and it goes on from the last checkpoint, if there is "
-            "one."
-        )
 
 
 def _connect(

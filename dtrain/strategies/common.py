@@ -25,6 +25,7 @@ class CommonTrainer:
         optimizer: built on the model's trainable variables.
         counter: the global step, an int64 scalar.
         num_workers: how many packed calls run at a time.
+        replica: which of the replicas of a global batch the model is.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class CommonTrainer:
         optimizer: keras.optimizers.Optimizer,
         counter: tf.Variable,
         num_workers: int = 1,
+        replica: int = 0,
     ):
         self.global_step = 0
         self.batch_size = pipelines.batch_size(element_spec, config.batch_size)
@@ -51,7 +53,12 @@ class CommonTrainer:
         self.totals = Totals(self._objective)
         self._accumulate_steps = config.accumulate_steps
         self._step = base.Step(
-            model, optimizer, self._objective, counter, config.accumulate_steps
+            model,
+            optimizer,
+            self._objective,
+            counter,
+            config.accumulate_steps,
+            replica,
         )
         self._evaluation = Evaluation(experiment, model, self._objective)
 

@@ -69,7 +69,8 @@ class ReplicatedTrainer(CommonTrainer):
                 optimizer.build(model.trainable_variables)
             self._models.append(model)
             self._optimizers.append(optimizer)
-        _check_own_models(self._models)
+        _check_own("model", [v for m in self._models for v in m.variables])
+        _check_own("optimizer", self._optimizers)
         super().__init__(
             experiment,
             config,
@@ -77,20 +78,19 @@ class ReplicatedTrainer(CommonTrainer):
             self._models[0],
             self._optimizers[0],
             counter,
+            replica=group.first,
         )
         self.examples_per_step *= self.replicas
-        self._steps = [
+        self._steps = [self._step] + [
             base.Step(
-                model,
-                optimizer,
+                self._models[k],
+                self._optimizers[k],
                 self._objective,
                 counter,
                 config.accumulate_steps,
-                group.first + index,
+                group.first + k,
             )
-            for index, (model, optimizer) in enumerate(
-                zip(self._models, self._optimizers, strict=True)
-            )
+            for k in range(1, len(self._models))
         ]
         self._works: dict[Work, Callable[[int], Any]] = {
             Work.SHARE: self._share,
@@ -309,15 +309,14 @@ def _digest(variables: Sequence[tf.Variable]) -> int:
     return int.from_bytes(digest.digest(), "little") >> 1
 
 
-def _check_own_models(models: Sequence[keras.Model]) -> None:
-    """Sees that every replica has weights of its own.
+def _check_own(field: str, things: Sequence) -> None:
+    """Sees that every replica has things of its own.
 
     Raises:
-        UsageError: a model was given out twice.
+        UsageError: an experiment's function returned the same twice.
     """
-    weights = [id(v) for model in models for v in model.variables]
-    if len(set(weights)) != len(weights):
+    if len({id(thing) for thing in things}) != len(things):
         raise errors.UsageError(
-            f"Experiment(model=...) returned the same weights for {len(models)} "
-            "replicas. Build a new model each time the function is called."
+            f"Experiment({field}=...) returned the same {field} for several replicas. "
+            f"Make a new one each time the function is called: {field}=lambda: ..."
         )

@@ -472,7 +472,7 @@ def test_a_rate_of_this_run_wins_on_every_replica(problem, tmp_path):
 def test_a_model_that_is_given_out_twice_is_refused(problem):
     model = problem.model()
     case = plain(problem, lambda: optimizers.SGD(0.05), model=lambda: model)
-    with pytest.raises(errors.UsageError, match="same weights for 2 replicas"):
+    with pytest.raises(errors.UsageError, match="same model for several replicas"):
         make_trainer(case, 2)
 
 
