@@ -72,10 +72,10 @@ def lead(
     os.makedirs(config.model_dir, exist_ok=True)
     with explained():
         if meeting is not None:
-            trainer: Trainer = SyncTrainer(what, config, meeting)
+            trainer: Trainer = SyncTrainer(what, config, meeting, console)
             _kept.append(trainer)
         elif config.strategy == "mirrored":
-            trainer = MirroredTrainer(what, config)
+            trainer = MirroredTrainer(what, config, console)
         elif cluster is None:
             trainer = LocalTrainer(what, config)
         else:

@@ -90,7 +90,7 @@ def describe(error: BaseException) -> str:
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     if isinstance(error, SyntaxError) and error.filename:
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
-    return f"{type(error).__name__}: {lines[0]}{place}"
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}{place}"
 
 
 def from_status(status: int, message: str) -> DtrainError:

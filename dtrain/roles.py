@@ -153,7 +153,9 @@ def follow(
 
         console.line(f"{source.task} trains with {source.cluster.chief}, the chief.")
         function = function or experiment.find(config.experiment)
-        ending.status = worker.follow(function, config, ending.meeting, signals)
+        ending.status = worker.follow(
+            function, config, ending.meeting, console, signals
+        )
     console.line(f"{source.task} leaves: the chief ended with status {ending.status}.")
     return ending.status
 
@@ -166,14 +168,18 @@ def _meet(
     It has to come before anything else that uses TensorFlow, the user's module too.
     """
     cluster, task = source.cluster, source.task
+    # Who chose some for this command chose them for this task.
+    is_chosen = "CUDA_VISIBLE_DEVICES" in os.environ
+    place = (0, 1) if is_chosen else cluster.place_on_host(task)
     os.environ["CUDA_VISIBLE_DEVICES"] = gpus.share(
-        *cluster.place_on_host(task), config.devices_per_task, os.environ
+        *place, config.devices_per_task, os.environ
     )
     environment.prepare(cluster)
-    _check_port(cluster, task)
-    from dtrain.runtime.meeting import Meeting
+    from dtrain.runtime import meeting
 
-    return Meeting(cluster, task, config.startup_timeout, console, signals)
+    meeting.check_unused()
+    _check_port(cluster, task)
+    return meeting.Meeting(cluster, task, config.startup_timeout, console, signals)
 
 
 class _Ending:

@@ -76,7 +76,8 @@ def run_command(config: RunConfig, is_child: bool) -> int:
     try:
         source, role = _find_source(config)
         if role in (_Role.SERVER, _Role.WORKER, _Role.UNNEEDED):
-            if not is_child:  # whose output is in a log already
+            # A child's output is in a log already; one line needs none.
+            if not is_child and role is not _Role.UNNEEDED:
                 folder = os.path.abspath(config.model_dir or model_dir.FOR_SERVERS)
                 console = console_lib.redirect(model_dir.log_path(folder, source.task))
             return _support(role, None, config, source, console)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from dtrain import experiment
 from dtrain.config import RunConfig
+from dtrain.console import Console
 from dtrain.launch.signals import Signals
 from dtrain.runtime.meeting import Meeting
 from dtrain.strategies.failures import explained
@@ -14,6 +15,7 @@ def follow(
     function: Callable[[RunConfig], experiment.Experiment],
     config: RunConfig,
     meeting: Meeting,
+    console: Console,
     signals: Signals,
 ) -> int:
     """Trains as the chief says; returns the exit status that the chief ends with.
@@ -22,6 +24,7 @@ def follow(
         function: what to train, the same as the chief's.
         config: the same as the chief's, in all that training depends on.
         meeting: all tasks of the run, met.
+        console: for warnings.
         signals: noted ones are passed on to the chief.
 
     Raises:
@@ -30,6 +33,6 @@ def follow(
     what, config = experiment.build(function, config)
     config = config.replace(experiment=experiment.display_name(config.experiment))
     with explained():
-        trainer = SyncTrainer(what, config, meeting)
+        trainer = SyncTrainer(what, config, meeting, console)
         signals.at_once = False
         return trainer.follow()

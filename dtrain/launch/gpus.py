@@ -35,7 +35,9 @@ def share(
     environ: Mapping[str, str],
     found: Sequence[str] | None = None,
 ) -> str:
-    """Returns the CUDA_VISIBLE_DEVICES of a task that needs GPUs of its own.
+    """Returns the CUDA_VISIBLE_DEVICES of one of several tasks on this machine.
+
+    Each gets GPUs of its own.
 
     Args:
         rank: which of the tasks on this machine it is, 0-based.
@@ -48,7 +50,8 @@ def share(
         UsageError: there are not enough.
     """
     if found is None:
-        found = find(environ)
+        # A variable that names some does not make them.
+        found = find(environ) if _list_devices() else []
     if not found:
         return "-1"
     each = count or max(1, len(found) // sharing)
@@ -70,4 +73,9 @@ def find(environ: Mapping[str, str] = os.environ) -> list[str]:
         items = [item.strip() for item in chosen.split(",")]
         bad = next((i for i, item in enumerate(items) if item in ("", "-1")), None)
         return items[:bad]
-    return [str(i) for i in range(len(glob.glob("/proc/driver/nvidia/gpus/*")))]
+    return [str(index) for index in range(len(_list_devices()))]
+
+
+def _list_devices() -> list[str]:
+    # The second is that of Linux under Windows.
+    return glob.glob("/proc/driver/nvidia/gpus/*") or glob.glob("/dev/dxg")

@@ -145,13 +145,18 @@ class _Launcher:
     def _start(self, task: Task) -> None:
         environ = dict(self._environ)
         environ["TF_CONFIG"] = tf_config.build(self._cluster, task)
-        if self._config.strategy != "sync":  # where each finds its own
-            environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(task, self._environ)
+        environ["CUDA_VISIBLE_DEVICES"] = self._visible_gpus(task)
         # The chief keeps the terminal, and sends all but its lines to its log.
         keeps_terminal = task == self._cluster.chief
         self._children[task] = Child(
             task, self._cluster, self._config, environ, keeps_terminal
         )
+
+    def _visible_gpus(self, task: Task) -> str:
+        if self._config.strategy != "sync":
+            return gpus.visible_to(task, self._environ)
+        count = self._config.devices_per_task
+        return gpus.share(task.index, self._config.num_workers, count, self._environ)
 
     def _update_states(self) -> None:
         before = [child.state for child in self._children.values()]

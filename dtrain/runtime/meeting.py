@@ -11,18 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-
-# MultiWorkerMirroredStrategy configures it too, but would wait for an hour.
-from tensorflow.python.distribute.collective_all_reduce_strategy import (
-    coordination_config_pb2,
-)
 from tensorflow.python.eager import context
 
 from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task
 from dtrain.console import Console
 from dtrain.launch.signals import Signals
-from dtrain.runtime import preflight, rendezvous
+from dtrain.runtime import preflight, rendezvous, unlocked
 from dtrain.runtime.collectives import Group
 from dtrain.runtime.notes import Notes
 
@@ -31,7 +26,9 @@ LEAVE = 0  # the order that ends a run; any other number is the strategy's
 _POLL_SECONDS = 0.2
 _FIRST_CAUSE_SECONDS = 2.0  # for a failing task's note to arrive
 _PART_SECONDS = 10.0
-_REGISTER_MS = 60_000
+_PATIENCE_SECONDS = 1.0
+
+_has_met: list[Task] = []  # in this process, as which task
 
 
 class Meeting:
@@ -50,7 +47,6 @@ class Meeting:
 
     Raises:
         TaskUnavailable: somebody did not come.
-        UsageError: TensorFlow was used in this process before.
     """
 
     def __init__(
@@ -67,7 +63,11 @@ class Meeting:
         self._cluster = cluster
         self._chief = cluster.chief
         self._timeout = timeout
+        self._console = console
         self._signals = signals
+        self._asked_at: float | None = None  # to stop, seen here first
+        self._said = False  # that it was heard
+        self._unready = self._others()
         self._is_clean = True  # nothing has failed while all had to act together
         strategy = _connect(cluster, task, timeout, console)
         signals.take_back()
@@ -91,22 +91,41 @@ class Meeting:
             self._notes.write("settings", json.dumps(settings))
             return
         settings = json.loads(json.dumps(settings))
-        for task in self._others():
-            text = self._notes.read(
-                "settings", task, self._check_failure, self._timeout
-            )
+        preflight.wait_for(
+            lambda: self._find_unready(settings),
+            self._cluster,
+            self._timeout,
+            self._console,
+            self._check_alive,
+        )
+
+    def _find_unready(self, settings: dict[str, Any]) -> list[Task]:
+        """Returns who has not told its settings, and sees that the others' agree."""
+        for task in list(self._unready):
+            text = self._notes.read("settings", task)
             if text is None:
-                raise errors.TaskUnavailable(
-                    f"{task} has connected, but was not ready to train within "
-                    f"--startup_timeout={self._timeout:g} s. Its log says what it does."
-                )
+                continue
+            self._unready.remove(task)
             for name, theirs in json.loads(text).items():
                 if theirs != settings[name]:
                     raise errors.UsageError(
-                        f"{task} was started with {name}={theirs}, {self._chief} with "
-                        f"{name}={settings[name]}. All tasks of synchronous training "
-                        "need the same: give every command the same flags and files."
+                        f"{task} was started with {_name(name, theirs)}, {self._chief} "
+                        f"with {_name(name, settings[name])}. All tasks of synchronous "
+                        "training need the same: give every command the same flags and "
+                        "files."
                     )
+        return self._unready
+
+    def _check_alive(self) -> None:
+        """Raises what has ended the run, or who is lost."""
+        if self._notes.failure is not None:
+            self._raise_failure()
+        silent = self._find_silent()
+        if silent:
+            self._is_clean = False
+            if self._notes.wait_for_failure(_FIRST_CAUSE_SECONDS) is not None:
+                self._raise_failure()
+            raise errors.TaskUnavailable(_describe_loss(silent))
 
     def order(self, code: int, number: int = 0) -> None:
         """On the chief: says what all tasks do next."""
@@ -129,6 +148,7 @@ class Meeting:
         try:
             while not future.done():
                 concurrent.futures.wait([future], _POLL_SECONDS)
+                self._answer_signals()
             return future.result()
         except tf.errors.OpError as error:
             self._is_clean = False
@@ -137,6 +157,18 @@ class Meeting:
         except KeyboardInterrupt:
             self._is_clean = False
             raise
+
+    def _answer_signals(self) -> None:
+        """Says that a signal was heard, if what it has to wait for takes long."""
+        if not self._signals.received:
+            return
+        self._asked_at = self._asked_at or time.monotonic()
+        if time.monotonic() - self._asked_at > _PATIENCE_SECONDS and not self._said:
+            self._said = True
+            self._console.line(
+                "Stopping when all tasks have come to the same step. Once more stops "
+                "at once."
+            )
 
     def end(self, status: int, failure: str | None) -> None:
         """Parts. The chief is the last to leave, and tells the others its status.
@@ -151,19 +183,20 @@ class Meeting:
             self.order(LEAVE, status)
         self._notes.close()
         if self.is_chief:
-            self._see_off()
+            in_haste = failure is not None and len(self._signals.received) > 1
+            self._see_off(0.0 if in_haste else _PART_SECONDS)
         else:
             try:
                 self._notes.write("left", "")
             except tf.errors.OpError:
                 return  # the chief is gone already
 
-    def _see_off(self) -> None:
+    def _see_off(self, seconds: float) -> None:
         """Waits until the others have left: the notes are kept in this process."""
-        deadline = time.monotonic() + _PART_SECONDS
+        deadline = time.monotonic() + seconds
         for task in self._others():
             while time.monotonic() < deadline:
-                if self._notes.read("left", task, lambda: None, 0.0) is not None:
+                if self._notes.read("left", task) is not None:
                     break
                 if not preflight.accepts(self._cluster.address(task)):
                     break
@@ -177,10 +210,6 @@ class Meeting:
         asked[self.group.process] = next(iter(self._signals.received), 0)
         result = self.act(self._sum, tf.constant([code, number, *asked], tf.int64))
         return [int(value) for value in result.numpy()]
-
-    def _check_failure(self) -> None:
-        if self._notes.failure is not None:
-            self._raise_failure()
 
     def _explain(self, error: tf.errors.OpError) -> None:
         """Raises what is behind an error that a collective gave.
@@ -198,14 +227,13 @@ class Meeting:
             return
         if self._notes.wait_for_failure(_FIRST_CAUSE_SECONDS) is not None:
             self._raise_failure(error)
-        others = [task for task in self._cluster.tasks() if task != self._task]
-        silent = [t for t in others if not preflight.accepts(self._cluster.address(t))]
+        silent = self._find_silent()
         if silent or isinstance(error, tf.errors.UnavailableError):
-            raise errors.TaskUnavailable(
-                f"The connection to {', '.join(map(str, silent)) or 'another task'} is "
-                "lost. Synchronous training needs every task: start the run again, and "
-                "it goes on from the last checkpoint, if there is one."
-            ) from error
+            raise errors.TaskUnavailable(_describe_loss(silent)) from error
+
+    def _find_silent(self) -> list[Task]:
+        others = [task for task in self._cluster.tasks() if task != self._task]
+        return [t for t in others if not preflight.accepts(self._cluster.address(t))]
 
     def _raise_failure(self, cause: BaseException | None = None) -> None:
         failure = self._notes.failure
@@ -215,10 +243,42 @@ class Meeting:
         raise errors.from_status(failure.status, message) from cause
 
 
+def _name(setting: str, value: Any) -> str:
+    return f"no {setting}" if value is None else f"{setting}={value}"
+
+
+def _describe_loss(tasks: list[Task]) -> str:
+    return (
+        f"The connection to {', '.join(map(str, tasks)) or 'another task'} is lost. "
+        "Synchronous training needs every task: start the run again, and it goes on "
+        "from the last checkpoint, if there is one."
+    )
+
+
+def check_unused() -> None:
+    """Sees that this process can meet others: before it tries to.
+
+    Raises:
+        UsageError: TensorFlow was used here already.
+    """
+    if _has_met:
+        raise errors.UsageError(
+            "This process has trained with --strategy=sync already, and TensorFlow can "
+            "connect it only once. Start a new process for each run."
+        )
+    if context.context()._context_handle is not None:
+        raise errors.UsageError(
+            "TensorFlow was used in this process before dtrain.train, and can connect "
+            "to others only before that. Let training be the first that uses it: make "
+            "no tensor or model before it, or where a module is imported."
+        )
+
+
 def _connect(
     cluster: Cluster, task: Task, timeout: float, console: Console
 ) -> tf.distribute.Strategy:
     """Returns the strategy, once all tasks are there."""
+    _has_met.append(task)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster.to_dict()),
         task_type=task.type,
@@ -230,30 +290,15 @@ def _connect(
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=kinds.NCCL if has_gpu else kinds.RING
     )
-    rendezvous.come_together(cluster, task, timeout, console)
+
+    def connect() -> tf.distribute.Strategy:
+        with unlocked.server_start():
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+
     try:
-        # TensorFlow's own wait, for whoever was lost within this moment.
-        context.context().configure_coordination_service(
-            service_type="standalone",
-            service_leader=_device(cluster.chief),
-            cluster_register_timeout_in_ms=_REGISTER_MS,
-            coordinated_jobs=[
-                coordination_config_pb2.CoordinatedJob(name=job, num_tasks=count)
-                for job, count in cluster.sizes().items()
-            ],
-        )
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    except RuntimeError as error:
-        raise errors.UsageError(
-            "TensorFlow was used in this process before the tasks could meet: "
-            f"{errors.describe(error)} Let training be the first that uses it: make no "
-            "tensor or model before dtrain.train, or where a module is imported."
-        ) from error
+        return rendezvous.attend(cluster, task, timeout, console, connect)
     except tf.errors.OpError as error:
         raise errors.TaskUnavailable(
-            f"{task} cannot join the others on {cluster.address(task)}: {error.message}"
+            f"{task} cannot connect on {cluster.address(task)}: "
+            f"{error.message.splitlines()[0]}"
         ) from error
-
-
-def _device(task: Task) -> str:
-    return f"/job:{task.type}/replica:0/task:{task.index}"

@@ -9,8 +9,6 @@ they wait for, and know the first cause, not just that a connection broke.
 import dataclasses
 import json
 import threading
-import time
-from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -76,24 +74,13 @@ class Notes:
         """Leaves a note of this task's own."""
         _store(f"dtrain/{name}/{self._task}", text)
 
-    def read(
-        self, name: str, task: Task, check: Callable[[], None], seconds: float
-    ) -> str | None:
-        """Returns a task's note; `None` if it does not come in time.
-
-        Args:
-            check: called while waiting; raises what should end the wait.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            check()
-            try:
-                return context.context().get_config_key_value(
-                    f"dtrain/{name}/{task}", _POLL_MS
-                )
-            except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
-                if time.monotonic() >= deadline:
-                    return None
+    def read(self, name: str, task: Task) -> str | None:
+        """Returns a task's note; `None` if there is none within a moment."""
+        key = f"dtrain/{name}/{task}"
+        try:
+            return context.context().get_config_key_value(key, _POLL_MS)
+        except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
+            return None
 
     def close(self) -> None:
         """Stops reacting: the run has ended well."""

@@ -143,7 +143,16 @@ def find_servers(cluster: Cluster, patience: float = 0.0) -> list[Task]:
 def accepts(address: str) -> bool:
     """Returns whether somebody accepts connections there."""
     try:
-        with socket.create_connection(split_address(address), timeout=1.0):
-            return True
+        with socket.create_connection(split_address(address), timeout=1.0) as sock:
+            return not is_own(sock)
     except OSError:
         return False
+
+
+def is_own(sock: socket.socket) -> bool:
+    """Returns whether a connection's other end is itself.
+
+    A port that nobody listens on may be the very one that the system chooses for
+    the caller's end, and TCP then connects it to itself.
+    """
+    return sock.getsockname() == sock.getpeername()

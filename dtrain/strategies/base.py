@@ -8,13 +8,16 @@ runs where the variables are and far from them.
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from dtrain import errors
+from dtrain.strategies import gradients as gradients_lib
+from dtrain.strategies import keras_ways
+from dtrain.strategies.gradients import Sums
 from dtrain.strategies.objective import Objective, rows, unpack
 from dtrain.strategies.totals import Totals
 
@@ -87,23 +90,6 @@ class Trainer(Protocol):
         """Takes over the global step that a checkpoint brought."""
 
 
-class Sums(NamedTuple):
-    """What some batches add up to, of which a weighted mean can be made.
-
-    Attributes:
-        weight: of all batches, a float32 scalar (`Objective.weight`).
-        loss: the batches' losses, each times its weight.
-        gradients: likewise, one a trainable weight; `None` where the loss does not
-            depend on it.
-        metrics: the metrics' states after these batches.
-    """
-
-    weight: tf.Tensor
-    loss: tf.Tensor
-    gradients: list
-    metrics: list[tf.Tensor]
-
-
 class Step:
     """One step of training: forward, backward, update.
 
@@ -114,6 +100,7 @@ class Step:
         counter: the global step, an int64 scalar.
         accumulate_steps: micro-batches before one update.
         replica: which of the replicas of a global batch this is.
+        seed: for what the model draws without a seed of its own.
     """
 
     def __init__(
@@ -124,6 +111,7 @@ class Step:
         counter: tf.Variable,
         accumulate_steps: int = 1,
         replica: int = 0,
+        seed: int = 0,
     ):
         self._model = model
         self._optimizer = optimizer
@@ -131,8 +119,10 @@ class Step:
         self._counter = counter
         self._accumulate_steps = accumulate_steps
         # Seeds never change: what does is the step that they are combined with.
+        own = np.uint32(replica * _GOLDEN % 2**32)
+        self._seed = np.uint32(seed % 2**32) ^ own
         self._seeds = {
-            id(v): np.asarray(v.value)[0] ^ np.uint32(replica * _GOLDEN % 2**32)
+            id(v): np.asarray(v.value)[0] ^ own
             for v in model.non_trainable_variables
             if _is_seed(v)
         }
@@ -160,8 +150,10 @@ class Step:
         def micro(index, metrics):
             return [self.sums(next_batch(), step, metrics[0], index)]
 
-        (sums,) = accumulate(micro, self._accumulate_steps, [self], [metrics])
-        self.apply(divide(sums.gradients, sums.weight), step)
+        (sums,) = gradients_lib.accumulate(
+            micro, self._accumulate_steps, lambda _: self.zeros(), [metrics]
+        )
+        self.apply(gradients_lib.divide(sums.gradients, sums.weight), step)
         return tf.math.divide_no_nan(sums.loss, sums.weight), sums.metrics
 
     def take_ticket(self) -> tf.Tensor:
@@ -182,10 +174,13 @@ class Step:
                 `None` if all are.
         """
         loss, weight, gradients, new = self.differentiate(batch, step, metrics, micro)
+        batches = tf.ones([])
         if is_own is not None:
-            weight = tf.where(is_own, weight, 0.0)
+            batches = tf.cast(is_own, tf.float32)
+            weight, loss = (tf.where(is_own, value, 0.0) for value in (weight, loss))
             new = [tf.where(is_own, a, b) for a, b in zip(new, metrics, strict=True)]
-        return Sums(weight, loss * weight, scale(gradients, weight), new)
+        gradients = gradients_lib.scale(gradients, weight)
+        return Sums(batches, weight, loss * weight, gradients, new)
 
     # As in Keras' own training: models and losses are called as they are written.
     @tf.autograph.experimental.do_not_convert
@@ -213,7 +208,11 @@ class Step:
         state = [
             self._read_state(v, draws) for v in self._model.non_trainable_variables
         ]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        with (
+            keras_ways.unscaled_losses(),
+            keras_ways.seeds_of_step(self._seed, draws),
+            tf.GradientTape(watch_accessed_variables=False) as tape,
+        ):
             tape.watch(weights)
             y_pred, new_state, added = call(
                 self._model, weights, state, x, training=True
@@ -230,7 +229,9 @@ class Step:
         weight = self._objective.weight(y, y_pred, sample_weight, rows(x))
         # Some gradients, as of a dense layer over sequences, do not know their shape.
         gradients = [
-            g if g is None or isinstance(g, tf.IndexedSlices) else _shaped(g, w)
+            g
+            if g is None or isinstance(g, tf.IndexedSlices)
+            else tf.ensure_shape(g, w.shape)
             for g, w in zip(gradients, weights, strict=True)
         ]
         return loss, weight, gradients, self._objective.update(metrics, y, y_pred)
@@ -246,11 +247,12 @@ class Step:
         scope it is this step's ticket, and nothing is written to it.
         """
         gradients = [
-            _merge_rows(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients
+            gradients_lib.merge_rows(g) if isinstance(g, tf.IndexedSlices) else g
+            for g in gradients
         ]
         iterations = self._optimizer.iterations
         ticket = tf.cast(step, iterations.dtype)
-        with _TicketScope(state_mapping=[(iterations, ticket)]):
+        with keras_ways.TicketScope(state_mapping=[(iterations, ticket)]):
             self._optimizer.apply(gradients, self._model.trainable_variables)
 
     def zeros(self) -> list[tf.Tensor]:
@@ -287,102 +289,6 @@ class Step:
                 variable.value.assign_add(after - before)
             else:
                 variable.value.assign(after)
-
-
-def accumulate(
-    micro: Callable[[tf.Tensor, list[list]], list[Sums]],
-    times: int,
-    steps: Sequence[Step],
-    metrics: list[list],
-) -> list[Sums]:
-    """Adds up micro-batches, traced once however many there are.
-
-    Args:
-        micro: `(index, metrics) -> sums`, both by local replica.
-        times: how often to call it, at least once.
-        steps: of each local replica.
-        metrics: the metrics' states before, by local replica.
-
-    Returns:
-        Sums by local replica, with dense gradients.
-    """
-    if times == 1:
-        return micro(tf.zeros([], tf.int64), metrics)
-    unreached: set[int] = set()  # weights that the loss does not depend on
-
-    def body(index, before):
-        after = []
-        parts = micro(index, [sums.metrics for sums in before])
-        for old, new in zip(before, parts, strict=True):
-            unreached.update(i for i, g in enumerate(new.gradients) if g is None)
-            gradients = [
-                a if b is None else a + tf.convert_to_tensor(b)
-                for a, b in zip(old.gradients, new.gradients, strict=True)
-            ]
-            weight, loss = old.weight + new.weight, old.loss + new.loss
-            after.append(Sums(weight, loss, gradients, new.metrics))
-        return index + 1, after
-
-    start = [
-        Sums(tf.zeros([]), tf.zeros([]), step.zeros(), list(states))
-        for step, states in zip(steps, metrics, strict=True)
-    ]
-    _, result = tf.while_loop(
-        lambda index, _: index < times, body, (tf.zeros([], tf.int64), start)
-    )
-    return [
-        sums._replace(
-            gradients=[
-                None if i in unreached else g for i, g in enumerate(sums.gradients)
-            ]
-        )
-        for sums in result
-    ]
-
-
-def scale(gradients: Sequence, factor: tf.Tensor) -> list:
-    """Multiplies gradients, dense or sparse or `None`, by a scalar."""
-    return [
-        gradient
-        if gradient is None
-        else tf.IndexedSlices(
-            gradient.values * tf.cast(factor, gradient.dtype),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-        if isinstance(gradient, tf.IndexedSlices)
-        else gradient * tf.cast(factor, gradient.dtype)
-        for gradient in gradients
-    ]
-
-
-def divide(gradients: Sequence, by: tf.Tensor) -> list:
-    """Divides gradients by a scalar; by 0, they become 0."""
-    return scale(gradients, tf.math.divide_no_nan(1.0, by))
-
-
-class _TicketScope(keras.StatelessScope):
-    """Gives the optimizer its count, and lets it write all else as usual."""
-
-    def add_update(self, update):
-        variable, value = update
-        if self.get_current_value(variable) is None:  # all but the count
-            variable.value.assign(value)
-
-
-def _shaped(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    return tf.ensure_shape(tensor, like.shape)
-
-
-def _merge_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Returns a sparse gradient with each row once.
-
-    Norms and squares of parts are not those of their sum: with a row twice, clipping
-    and Adam would depend on how examples are dealt out.
-    """
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def call(

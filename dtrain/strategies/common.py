@@ -59,6 +59,7 @@ class CommonTrainer:
             counter,
             config.accumulate_steps,
             replica,
+            config.seed,
         )
         self._evaluation = Evaluation(experiment, model, self._objective)
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.config import RunConfig
+from dtrain.console import Console
 from dtrain.experiment import Experiment
 from dtrain.runtime.collectives import Group
 from dtrain.strategies.replicas import ReplicatedTrainer
@@ -39,16 +40,17 @@ class MirroredTrainer(ReplicatedTrainer):
     Args:
         experiment: what to train.
         config: without gaps.
+        console: for warnings.
 
     Raises:
         UsageError: the machine has not as many devices as asked for.
     """
 
-    def __init__(self, experiment: Experiment, config: RunConfig):
+    def __init__(self, experiment: Experiment, config: RunConfig, console: Console):
         devices = find_devices(config.devices_per_task)
         self.description = [f"a replica each on {', '.join(devices)}"]
         group = Group(_Mirrored(devices))
-        super().__init__(experiment, config, group)
+        super().__init__(experiment, config, group, console)
 
 
 def find_devices(count: int | None) -> list[str]:

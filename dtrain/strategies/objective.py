@@ -304,8 +304,7 @@ class Objective:
 
 def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     if isinstance(loss, keras.losses.Loss):
-        value = tf.reduce_mean(loss(y, y_pred, sample_weight=sample_weight))
-        return value * _share_of(loss, y, y_pred, sample_weight)
+        return tf.reduce_mean(loss(y, y_pred, sample_weight=sample_weight))
     values = tf.convert_to_tensor(loss(*_align(y, y_pred)))
     if sample_weight is not None:
         weight = tf.cast(sample_weight, values.dtype)
@@ -314,22 +313,6 @@ def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
             weight = weight[..., tf.newaxis]
         values *= weight
     return tf.reduce_mean(values)
-
-
-def _share_of(
-    loss: keras.losses.Loss, y: Any, y_pred: Any, sample_weight: Any
-) -> float:
-    """Returns by what Keras has divided a loss, because there are other replicas.
-
-    It does so with means that it takes itself (`scale_loss_for_distribution`), not
-    with what comes out of a loss as one number. dtrain weights batches instead.
-    """
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if replicas == 1 or loss.reduction in (None, "none", "sum"):
-        return 1.0
-    # Only traced, for its shape: nothing depends on what it computes.
-    values = _unreduced(loss)(y, y_pred, sample_weight=sample_weight)
-    return 1.0 if values.shape.rank == 0 else float(replicas)
 
 
 def _unreduced(loss: keras.losses.Loss) -> keras.losses.Loss:

@@ -40,32 +40,28 @@ def open_training(
     return data
 
 
-def open_share(function: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
-    """Returns a replica's endless batches, each with whether it is its own.
+def next_or_zeros(iterator: tf.data.Iterator) -> tuple[Any, tf.Tensor]:
+    """Returns the next batch of a share, and whether there is one: a bool scalar.
 
     Replicas that wait for each other must not run out of batches. One whose shard
-    is empty (fewer examples than shards) gets somebody else's, which must not count.
-
-    Args:
-        function: an experiment's `train_data`.
-        context: which pipeline this is.
-
-    Returns:
-        A data set of (batch, bool scalar).
-
-    Raises:
-        UsageError: as `open_training`.
+    is empty (fewer examples than shards) goes on with zeros, which must not count.
+    To be traced.
     """
+    spec = iterator.element_spec
+    if not all(isinstance(leaf, tf.TensorSpec) for leaf in tf.nest.flatten(spec)):
+        return next(iterator), tf.constant(True)  # zeros are for tensors
+    following = iterator.get_next_as_optional()
+    exists = following.has_value()
 
-    def mark(data: tf.data.Dataset, is_own: bool) -> tf.data.Dataset:
-        flags = tf.data.Dataset.from_tensors(is_own).repeat()
-        return tf.data.Dataset.zip((data, flags))
+    def zeros():
+        return tf.nest.map_structure(
+            lambda leaf: tf.zeros([size or 1 for size in leaf.shape], leaf.dtype), spec
+        )
 
-    share = mark(open_training(function, context), True)
-    if context.num_input_pipelines == 1 or not _takes_context(function):
-        return share
-    alone = InputContext(num_replicas_in_sync=context.num_replicas_in_sync)
-    return share.concatenate(mark(open_training(function, alone), False))
+    batch = tf.cond(exists, following.get_value, zeros)
+    for tensor, leaf in zip(tf.nest.flatten(batch), tf.nest.flatten(spec), strict=True):
+        tensor.set_shape(leaf.shape)
+    return batch, exists
 
 
 def open_evaluation(function: Callable[..., Any]) -> tf.data.Dataset:

@@ -14,16 +14,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dtrain import errors
 from dtrain.config import RunConfig
+from dtrain.console import Console
 from dtrain.experiment import Experiment, InputContext
 from dtrain.runtime.collectives import Group, all_reduce
 from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.failures import explained
 from dtrain.strategies.reduction import Reduction
+
+# Values of replicas that are farther apart, relatively, differ by more than rounding.
+_ROUNDING = 1e-2
+_PER_UNIT = 10**12  # a distance, as a whole number
 
 
 class Work(enum.IntEnum):
@@ -41,22 +48,32 @@ class ReplicatedTrainer(CommonTrainer):
         experiment: what to train.
         config: without gaps.
         group: all replicas of the run.
+        console: for warnings.
     """
 
-    def __init__(self, experiment: Experiment, config: RunConfig, group: Group):
+    def __init__(
+        self,
+        experiment: Experiment,
+        config: RunConfig,
+        group: Group,
+        console: Console,
+    ):
         self.is_synchronous = True
         self.replicas = group.size
         self.checkpoint_options = tf.train.CheckpointOptions()
         self._group = group
+        self._console = console
+        self._has_warned = False
         self._is_shared = False
         self._first_step = 0  # of this run
+        self._own = np.ones(len(group.devices))  # batches in the last call
         self._reduction = Reduction(config.gradient_dtype, group.size)
 
         keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
         context = InputContext(group.num_processes, group.process, group.size)
-        data = pipelines.open_share(experiment.train_data, context)
+        data = pipelines.open_training(experiment.train_data, context)
         self._iterator = iter(data)
-        element_spec = data.element_spec[0]
+        element_spec = data.element_spec
 
         with tf.device(group.host()):  # where it can be counted up
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
@@ -89,6 +106,7 @@ class ReplicatedTrainer(CommonTrainer):
                 counter,
                 config.accumulate_steps,
                 group.first + k,
+                config.seed,
             )
             for k in range(1, len(self._models))
         ]
@@ -97,13 +115,15 @@ class ReplicatedTrainer(CommonTrainer):
             Work.TRAIN: self._train,
             Work.SETTLE: self._settle,
         }
+        # TensorFlow's own random operations differ from process to process, too.
+        tf.random.set_seed(config.seed + group.first)
         self._packed = tf.function(self._pack(), autograph=False)
 
     def train(self, num_steps: int) -> None:
         self._share_once()
         with self._loop_size.timed(num_steps):
-            totals, weight = self._together(Work.TRAIN, num_steps)
-        if weight == 0:
+            totals, has_data = self._together(Work.TRAIN, num_steps)
+        if not has_data:
             raise errors.TrainingFailed(
                 "No replica has a batch. With drop_remainder=True a batch must not be "
                 "larger than a worker's share of the data."
@@ -154,11 +174,14 @@ class ReplicatedTrainer(CommonTrainer):
         if self.replicas > 1:
             _overwrite(self._variables(), self._call(self._share_values))
 
-    def _train(self, num_steps: int) -> tuple[Any, float]:
-        totals, weight = self._call(
+    def _train(self, num_steps: int) -> tuple[Any, bool]:
+        """Returns the totals, and whether any replica had a batch of its own."""
+        totals, own = self._call(
             self._packed, self._iterator, tf.constant(num_steps, tf.int64)
         )
-        return totals.numpy(), float(weight)
+        self._own = own.numpy()  # by local replica
+        *totals, total_own = totals.numpy()
+        return np.asarray(totals), total_own > 0
 
     def _settle(self, step: int) -> None:
         """Makes replicas agree on what each has for itself, and sees that they do.
@@ -172,42 +195,50 @@ class ReplicatedTrainer(CommonTrainer):
             return
         changed = self._changed()
         if changed[0]:
-            _overwrite(changed, self._call(self._average_values))
-        self._check_agreement(step)
+            mine = tf.constant(self._own > 0, tf.float32)
+            _overwrite(changed, self._call(self._average_values, mine))
+        self._agree(step)
 
     # A step.
 
     def _pack(self) -> Callable:
         def start():
             states = [self._objective.initial_states() for _ in self._group.devices]
-            return tf.zeros([]), states
+            return tf.zeros([len(self._group.devices)]), states
 
         batches = self._accumulate_steps * len(self._group.devices)
         unroll = max(1, base.UNROLL // batches)
         packed = base.pack(self._take_step, start, unroll)
 
         def all_steps(iterator, num_steps):
-            loss, (weight, states) = packed(iterator, num_steps)
+            loss, (own, states) = packed(iterator, num_steps)
             local = [tf.add_n(list(parts)) for parts in zip(*states, strict=True)]
             totals = self._objective.pack(loss, local)
-            return self._group.sum_over_processes(totals), weight
+            count = tf.cast(tf.reduce_sum(own), totals.dtype)
+            totals = tf.concat([totals, [count]], 0)
+            return self._group.sum_over_processes(totals), own
 
         return all_steps
 
     def _take_step(self, iterator, state) -> tuple[tf.Tensor, tuple]:
         """Makes one update from one global batch."""
-        weight, metrics = state
+        own, metrics = state
         step = self._steps[0].take_ticket()
 
         def micro(index, metrics):
-            batches = [next(iterator) for _ in self._group.devices]
+            batches = [pipelines.next_or_zeros(iterator) for _ in self._group.devices]
             return self._group.each(
                 lambda k: self._steps[k].sums(
                     batches[k][0], step, metrics[k], index, batches[k][1]
                 )
             )
 
-        sums = base.accumulate(micro, self._accumulate_steps, self._steps, metrics)
+        sums = gradients_lib.accumulate(
+            micro,
+            self._accumulate_steps,
+            lambda k: self._steps[k].zeros(),
+            metrics,
+        )
         reduced = self._group.each(
             lambda k: self._reduction.sum(
                 sums[k].gradients, sums[k].weight, self._group.first + k, all_reduce
@@ -216,10 +247,11 @@ class ReplicatedTrainer(CommonTrainer):
         for k, device in enumerate(self._group.devices):
             gradients, total = reduced[k]
             with tf.device(device):
-                self._steps[k].apply(base.divide(gradients, total), step)
+                self._steps[k].apply(gradients_lib.divide(gradients, total), step)
         total = reduced[0][1]
         loss = tf.math.divide_no_nan(tf.add_n([s.loss for s in sums]), total)
-        return loss, (weight + total, [s.metrics for s in sums])
+        own += tf.stack([s.batches for s in sums])
+        return loss, (own, [s.metrics for s in sums])
 
     # Over all replicas.
 
@@ -237,16 +269,26 @@ class ReplicatedTrainer(CommonTrainer):
         return all_reduce(value if is_first else tf.zeros_like(value))
 
     @tf.function(autograph=False)
-    def _average_values(self) -> list[list[tf.Tensor]]:
-        """Returns what `_settle` makes of what the steps change, by local replica."""
+    def _average_values(self, has_data: tf.Tensor) -> list[list[tf.Tensor]]:
+        """Returns what `_settle` makes of what the steps change, by local replica.
+
+        Args:
+            has_data: float32 (local replicas,), 0 for one that has trained on zeros.
+        """
         changed = self._changed()
 
-        def average(k, variable):
+        def average(k, variable, count):
             if variable.dtype.is_floating:
-                return all_reduce(_as_sent(variable)) / self.replicas
+                value = _as_sent(variable)
+                own = tf.math.multiply_no_nan(value, tf.cast(has_data[k], value.dtype))
+                return all_reduce(own) / tf.cast(count, value.dtype)
             return self._share_value(k, variable)
 
-        return self._group.each(lambda k: [average(k, v) for v in changed[k]])
+        def average_all(k):
+            count = all_reduce(has_data[k])
+            return [average(k, variable, count) for variable in changed[k]]
+
+        return self._group.each(average_all)
 
     @tf.function(autograph=False)
     def _gather(self, own: tf.Tensor) -> tf.Tensor:
@@ -255,21 +297,41 @@ class ReplicatedTrainer(CommonTrainer):
         place = tf.one_hot(group.process, group.num_processes, dtype=tf.int64)
         return self._group.sum_over_processes(place[:, tf.newaxis] * own)
 
-    def _check_agreement(self, step: int) -> None:
-        """Compares what the replicas hold, down to the last bit.
+    def _agree(self, step: int) -> None:
+        """Sees that all replicas hold the same, down to the last bit.
+
+        Machines of different kinds may round differently where an optimizer
+        multiplies matrices. Then all go on from the first replica's values.
 
         Raises:
-            TrainingFailed: they differ.
+            TrainingFailed: they differ by more than rounding.
         """
         own = [_digest(variables) for variables in self._variables()]
         digests = self._call(self._gather, tf.constant(own, tf.int64)).numpy().ravel()
-        others = [i for i, digest in enumerate(digests) if digest != digests[0]]
-        if others:
+        if len(set(digests)) == 1:
+            return
+        before = [_flatten(variables) for variables in self._variables()]
+        _overwrite(self._variables(), self._call(self._share_values))
+        first = _flatten(self._variables()[0])
+        parts = [int(_distance(b, first) * _PER_UNIT) for b in before]
+        parts = self._call(self._gather, tf.constant(parts, tf.int64)).numpy().ravel()
+        worst = int(parts.argmax())
+        distance = parts[worst] / _PER_UNIT
+        if not distance < _ROUNDING:
             raise errors.TrainingFailed(
-                f"At step {step} replica {others[0]} of {self.replicas} holds other "
-                "values than replica 0. All of them do the same arithmetic on the same "
-                "numbers, unless machines, TensorFlow versions or the model's own code "
-                "differ."
+                f"At step {step} replica {worst} of {self.replicas} holds other values "
+                f"than replica 0 (relative distance {distance:.1e}). All do the same "
+                "arithmetic on the same sums, unless a random or time-dependent part "
+                "of the model or optimizer is each replica's own, or machines differ. "
+                "Give it a seed, or use machines of one kind."
+            )
+        if self._group.process == 0 and not self._has_warned:
+            self._has_warned = True
+            self._console.line(
+                f"Warning: at step {step} replica {worst} had rounded differently from "
+                f"replica 0 (relative distance {distance:.1e}), as machines of another "
+                "kind may. All go on from replica 0's values, now and whenever a "
+                "checkpoint or an evaluation comes."
             )
 
     def _variables(self) -> list[list[tf.Variable]]:
@@ -299,6 +361,19 @@ def _overwrite(
     for own, new in zip(variables, values, strict=True):
         for variable, value in zip(own, new, strict=True):
             variable.assign(tf.cast(value, variable.dtype))
+
+
+def _flatten(variables: Sequence[tf.Variable]) -> np.ndarray:
+    """Returns all values in a row, float64."""
+    values = [np.asarray(v.numpy(), np.float64).ravel() for v in variables]
+    return np.concatenate(values)
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns how far apart values are, relative to their size; at most 1."""
+    size = np.linalg.norm(other)
+    distance = np.linalg.norm(one - other) / size if size else 1.0
+    return min(float(distance), 1.0) if np.isfinite(distance) else 1.0
 
 
 def _digest(variables: Sequence[tf.Variable]) -> int:

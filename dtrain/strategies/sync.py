@@ -16,9 +16,22 @@ from typing import Any
 import tensorflow as tf
 
 from dtrain.config import RunConfig
+from dtrain.console import Console
 from dtrain.experiment import Experiment
 from dtrain.runtime.meeting import LEAVE, Meeting
 from dtrain.strategies.replicas import ReplicatedTrainer, Work
+
+# What an experiment may make its model, optimizer or data of.
+_ALIKE = (
+    "experiment",
+    "train_steps",
+    "batch_size",
+    "optimizer",
+    "learning_rate",
+    "accumulate_steps",
+    "gradient_dtype",
+    "seed",
+)
 
 
 class SyncTrainer(ReplicatedTrainer):
@@ -28,29 +41,33 @@ class SyncTrainer(ReplicatedTrainer):
         experiment: what to train.
         config: without gaps.
         meeting: all tasks of the run, met.
+        console: for warnings.
 
     Raises:
         UsageError: the tasks were not started alike.
     """
 
-    def __init__(self, experiment: Experiment, config: RunConfig, meeting: Meeting):
+    def __init__(
+        self,
+        experiment: Experiment,
+        config: RunConfig,
+        meeting: Meeting,
+        console: Console,
+    ):
         self._meeting = meeting
-        super().__init__(experiment, config, meeting.group)
+        super().__init__(experiment, config, meeting.group, console)
         group = meeting.group
         self.description = [
             f"{group.size} replicas compute each batch together; gradients travel as "
             f"{config.gradient_dtype}"
         ]
         meeting.compare(
-            {
-                "--experiment": config.experiment,
-                "--batch_size": self.batch_size,
-                "--seed": config.seed,
-                "--accumulate_steps": config.accumulate_steps,
-                "--gradient_dtype": config.gradient_dtype,
-                "--optimizer": type(self._optimizer).__name__,
+            {f"--{name}": getattr(config, name) for name in _ALIKE}
+            | {
+                "batches of size": self.batch_size,
+                "the optimizer": type(self._optimizer).__name__,
                 "--devices_per_task": len(group.devices),
-                "the model's weights": [list(v.shape) for v in self._variables()[0]],
+                "weights of the shapes": [list(v.shape) for v in self._variables()[0]],
                 "TensorFlow": tf.__version__,
             }
         )

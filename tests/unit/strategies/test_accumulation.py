@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from dtrain.strategies import base
+from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies.objective import Objective
 
 
@@ -37,7 +38,7 @@ def test_parts_of_any_size_add_up_to_the_whole(sizes, problem):
         return [step.sums(parts[int(index)], zero, metrics[0], index)]
 
     start = [objective.initial_states()]
-    (sums,) = base.accumulate(micro, len(sizes), [step], start)
+    (sums,) = gradients_lib.accumulate(micro, len(sizes), lambda _: step.zeros(), start)
     ((x, y),) = parts_of(problem, [sum(sizes)])
     whole = step.sums((x, y), zero, start[0])
     assert float(sums.weight) == sum(sizes)
@@ -55,7 +56,7 @@ def test_replicas_are_accumulated_side_by_side(problem):
         pair = parts[2 * int(index) : 2 * int(index) + 2]
         return [step.sums(part, zero, [], index) for part in pair]
 
-    sums = base.accumulate(micro, 2, [step, step], [[], []])
+    sums = gradients_lib.accumulate(micro, 2, lambda _: step.zeros(), [[], []])
     assert [float(own.weight) for own in sums] == [4 + 2, 3 + 1]
     for own, indices in zip(sums, ([0, 2], [1, 3]), strict=True):
         losses = [float(step.sums(parts[i], zero, []).loss) for i in indices]
@@ -74,7 +75,7 @@ def test_a_weight_that_no_part_reaches_has_no_gradient(times, problem):
     def micro(index, metrics):
         return [step.sums(next(batches), tf.constant(0, tf.int64), [], index)]
 
-    (sums,) = base.accumulate(micro, times, [step], [[]])
+    (sums,) = gradients_lib.accumulate(micro, times, lambda _: step.zeros(), [[]])
     own = {id(weight) for weight in used.weights}
     assert len(model.weights) == 4
     for weight, gradient in zip(model.weights, sums.gradients, strict=True):
@@ -97,7 +98,7 @@ def test_sparse_gradients_are_added_up_as_dense_ones(problem):
     def micro(index, metrics):
         return [step.sums(parts[int(index)], zero, [], index)]
 
-    (sums,) = base.accumulate(micro, 2, [step], [[]])
+    (sums,) = gradients_lib.accumulate(micro, 2, lambda _: step.zeros(), [[]])
     whole = step.sums(parts_of(problem, [5])[0], zero, [])
     assert isinstance(whole.gradients[0], tf.IndexedSlices)
     expected = tf.convert_to_tensor(whole.gradients[0])
@@ -107,7 +108,7 @@ def test_sparse_gradients_are_added_up_as_dense_ones(problem):
 def test_scaling_keeps_the_kind_of_every_gradient():
     rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([5, 2]))
     half = tf.ones([2], tf.bfloat16)
-    dense, sparse, none, narrow = base.scale(
+    dense, sparse, none, narrow = gradients_lib.scale(
         [tf.ones([2]), rows, None, half], tf.constant(3.0)
     )
     assert none is None
@@ -118,7 +119,7 @@ def test_scaling_keeps_the_kind_of_every_gradient():
 
 
 def test_rows_that_are_there_twice_are_merged():
-    merged = base._merge_rows(
+    merged = gradients_lib.merge_rows(
         tf.IndexedSlices(
             tf.constant([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]]),
             tf.constant([3, 0, 3]),

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.strategies import base
+from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies.base import Step
 from dtrain.strategies.objective import Objective
 
@@ -307,7 +307,7 @@ def test_the_sums_of_a_batch_are_its_means_times_its_examples(problem):
     for total, mean in zip(sums.gradients, gradients, strict=True):
         np.testing.assert_allclose(total, 5 * mean, rtol=1e-6)
     for part, mean in zip(
-        base.divide(sums.gradients, sums.weight), gradients, strict=True
+        gradients_lib.divide(sums.gradients, sums.weight), gradients, strict=True
     ):
         np.testing.assert_allclose(part, mean, rtol=1e-6)
 
@@ -326,7 +326,7 @@ def test_a_batch_that_is_not_the_replica_s_own_counts_as_none(problem):
     assert float(own.weight) == 8
     assert float(own.metrics[1]) == 3 + 8
     # Nothing over nothing is nothing.
-    assert not any(np.any(g) for g in base.divide(sums.gradients, sums.weight))
+    assert not any(np.any(g) for g in gradients_lib.divide(sums.gradients, sums.weight))
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
