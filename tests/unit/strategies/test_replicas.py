@@ -1,6 +1,7 @@
 """Replicas that compute one global batch: what one process does with all of it."""
 
 import functools
+import sys
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.config import RunConfig
+from dtrain.console import Console
 from dtrain.strategies import base, pipelines
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.mirrored import MirroredTrainer, find_devices
@@ -41,8 +43,10 @@ def make_trainer(experiment, replicas=1, accumulate_steps=1, **options):
         devices_per_task=replicas,
         **options,
     )
-    kind = LocalTrainer if replicas == 1 else MirroredTrainer
-    return kind(experiment(config), config)
+
+    if replicas == 1:
+        return LocalTrainer(experiment(config), config)
+    return MirroredTrainer(experiment(config), config, Console(sys.stdout))
 
 
 def run(trainer, steps=STEPS):
