@@ -8,6 +8,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.experiment import Experiment
 from dtrain.runtime.collectives import Group
+from dtrain.strategies import keras_ways
 from dtrain.strategies.evaluation import Evaluation
 from dtrain.strategies.objective import Objective, _mean_loss, rows, unpack
 
@@ -143,6 +144,17 @@ def pair():
     return Group(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
 
 
+def by_replica(pair, own):
+    """What a function gives on each of two replicas, where no loss is scaled."""
+
+    def unscaled(k):
+        with keras_ways.unscaled_losses():
+            return own(k)
+
+    values = tf.function(lambda: pair.each(unscaled), autograph=False)()
+    return [float(value) for value in values]
+
+
 LOSSES = {
     "keras": MSE(),
     "mean": MSE(reduction="mean"),
@@ -160,7 +172,6 @@ LOSSES = {
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_a_replica_s_loss_is_what_it_is_without_others(loss, weighted, pair):
-    """Keras divides some losses by the number of replicas, which dtrain undoes."""
     generator = np.random.default_rng(0)
     y = tf.constant(generator.integers(0, 2, size=(2, 5, 3)), tf.float32)
     y_pred = tf.constant(generator.normal(size=(2, 5, 3)), tf.float32)
@@ -170,11 +181,9 @@ def test_a_replica_s_loss_is_what_it_is_without_others(loss, weighted, pair):
     def own(k):
         return objective.loss(y[k], y_pred[k], weight[k] if weighted else None, [])
 
-    ours = tf.function(lambda: pair.each(own), autograph=False)()
     assert float(own(0)) != float(own(1))
-    assert [float(value) for value in ours] == pytest.approx(
-        [float(own(k)) for k in range(2)], rel=1e-5
-    )
+    expected = [float(own(k)) for k in range(2)]
+    assert by_replica(pair, own) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_loss_that_is_one_number_is_what_it_is_without_others(pair):
@@ -183,8 +192,7 @@ def test_a_loss_that_is_one_number_is_what_it_is_without_others(pair):
     def own(k):
         return _mean_loss(keras.losses.Dice(), y, y_pred, None)
 
-    values = tf.function(lambda: pair.each(own), autograph=False)()
-    assert [float(v) for v in values] == pytest.approx([float(own(0))] * 2, rel=1e-6)
+    assert by_replica(pair, own) == pytest.approx([float(own(0))] * 2, rel=1e-6)
 
 
 def test_a_loss_of_structures_is_what_it_is_without_others(pair):
@@ -198,8 +206,22 @@ def test_a_loss_of_structures_is_what_it_is_without_others(pair):
     def own(k):
         return _mean_loss(OfTwo(), y, y_pred, None)
 
-    values = tf.function(lambda: pair.each(own), autograph=False)()
-    assert [float(v) for v in values] == pytest.approx([float(own(0))] * 2, rel=1e-6)
+    assert by_replica(pair, own) == pytest.approx([float(own(0))] * 2, rel=1e-6)
+
+
+def test_keras_alone_would_divide_it_by_their_number(pair):
+    """If this fails, Keras has changed, and `keras_ways` has to follow."""
+
+    def own(k):
+        return MSE()(Y[0], PRED[0])
+
+    scaled = tf.function(lambda: pair.each(own), autograph=False)()
+    whole = float(own(0))
+    assert [float(value) for value in scaled] == pytest.approx([whole / 2] * 2)
+    assert by_replica(pair, own) == pytest.approx([whole] * 2)
+    # And whoever trains with Keras in the same process has it again.
+    scaled = tf.function(lambda: pair.each(own), autograph=False)()
+    assert [float(value) for value in scaled] == pytest.approx([whole / 2] * 2)
 
 
 @pytest.mark.parametrize(
