@@ -81,73 +81,88 @@ def test_a_single_pipeline_reads_everything():
     assert read(data, 5) == [0, 1, 2, 0, 1]
 
 
-# Shares of replicas that wait for each other.
+# Batches of replicas that wait for each other.
 
 
-def read_share(function, context, count):
-    data = pipelines.open_share(function, context)
-    return [(int(x[0]), bool(is_own)) for (x, _), is_own in data.take(count)]
+def read_or_zeros(data, count):
+    """What `next_or_zeros` gives so many times, in a trace: batches and `exists`."""
+    iterator = iter(data)
+    traced = tf.function(lambda: pipelines.next_or_zeros(iterator), autograph=False)
+    return [traced() for _ in range(count)]
 
 
-def shard_three(ctx):
-    return numbers(3).shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
+def numbers_or_zeros(data, count):
+    pairs = read_or_zeros(data, count)
+    return [int(x[0]) if exists else None for (x, _), exists in pairs]
 
 
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (shard_by_context, [[0, 4, 0, 4, 0], [1, 5, 1, 5, 1], [2] * 5, [3] * 5]),
-        (lambda ctx: numbers(3), [[0, 1, 2, 0, 1]] * 4),
-        (lambda: numbers(3), [[0, 1, 2, 0, 1], [1, 2, 0, 1, 2], [2, 0, 1, 2, 0]]),
-        (lambda: numbers(1), [[0] * 5] * 4),
-    ],
-    ids=["by ctx", "not by ctx", "no ctx", "few"],
+def test_a_replica_with_data_has_batches_for_ever():
+    data = pipelines.open_training(lambda: numbers(3), InputContext(2, 1))
+    assert numbers_or_zeros(data, 5) == [1, 0, 2, 1, 0]
+
+
+def test_a_replica_whose_shard_is_empty_has_zeros():
+    def train_data(ctx):
+        return numbers(3).shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
+
+    shards = [
+        numbers_or_zeros(pipelines.open_training(train_data, InputContext(4, i)), 3)
+        for i in range(4)
+    ]
+    assert shards == [[0] * 3, [1] * 3, [2] * 3, [None] * 3]
+
+
+def test_data_that_has_ended_stays_ended():
+    assert numbers_or_zeros(numbers(2), 5) == [0, 1, None, None, None]
+
+
+ANYTHING = (
+    {
+        "words": tf.TensorSpec([None, None], tf.string),
+        "ids": tf.TensorSpec([8, 3], tf.int32),
+        "seen": tf.TensorSpec([None], tf.bool),
+    },
+    (tf.TensorSpec([None, 2], tf.bfloat16), tf.TensorSpec([None], tf.float64)),
 )
-def test_a_share_is_the_replica_s_own_for_ever(function, expected):
-    for i, values in enumerate(expected):
-        share = read_share(function, InputContext(4, i, 4), 5)
-        assert share == [(value, True) for value in values]
 
 
-def test_an_empty_shard_gets_others_batches_that_do_not_count():
-    # Nobody else's place in line changes by that.
-    shares = [read_share(shard_three, InputContext(4, i, 4), 4) for i in range(4)]
-    assert shares[:3] == [[(i, True)] * 4 for i in range(3)]
-    assert shares[3] == [(0, False), (1, False), (2, False), (0, False)]
+def test_zeros_are_a_batch_of_the_right_kind():
+    empty = tf.data.Dataset.from_generator(lambda: [], output_signature=ANYTHING)
+    ((batch, exists),) = read_or_zeros(empty, 1)
+    assert not exists
+    tf.nest.assert_same_structure(batch, ANYTHING)
+    for tensor, spec in zip(
+        tf.nest.flatten(batch), tf.nest.flatten(ANYTHING), strict=True
+    ):
+        assert tensor.dtype == spec.dtype
+        assert tensor.shape == [size or 1 for size in spec.shape]
+        zero = b"" if spec.dtype == tf.string else 0
+        assert np.all(tensor.numpy() == zero)
 
 
-def test_who_stands_in_reads_as_a_single_pipeline_of_the_same_replicas():
-    seen = []
+def test_a_batch_has_the_shape_that_is_known_of_it():
+    """Of the two ways to come by a batch, only one knows its size."""
+    shapes = []
 
-    def function(ctx):
-        seen.append(ctx)
-        return shard_three(ctx)
+    @tf.function(autograph=False)
+    def trace(iterator):
+        batch, exists = pipelines.next_or_zeros(iterator)
+        shapes.extend(tensor.shape.as_list() for tensor in tf.nest.flatten(batch))
+        return exists
 
-    pipelines.open_share(function, InputContext(8, 5, 16))
-    assert seen == [InputContext(8, 5, 16), InputContext(1, 0, 16)]
-
-
-def test_a_share_of_nothing_is_empty():
-    for function in (lambda: numbers(0), lambda ctx: numbers(0)):
-        assert read_share(function, InputContext(2, 0, 2), 4) == []
-        assert read_share(function, InputContext(), 4) == []
+    trace(iter(tf.data.Dataset.from_generator(list, output_signature=ANYTHING)))
+    assert shapes == [spec.shape.as_list() for spec in tf.nest.flatten(ANYTHING)]
 
 
-def test_a_single_process_asks_for_its_data_once():
-    calls = []
-
-    def function(ctx):
-        calls.append(ctx)
-        return numbers(3)
-
-    share = read_share(function, InputContext(1, 0, 4), 4)
-    assert share == [(0, True), (1, True), (2, True), (0, True)]
-    assert calls == [InputContext(1, 0, 4)]
-
-
-def test_a_share_is_checked_as_training_data_is():
-    message = message_of(pipelines.open_share, lambda: [1], InputContext(2, 0, 2))
-    assert "train_data" in message and "returned a list" in message
+def test_what_are_no_tensors_are_read_as_they_are():
+    data = tf.data.Dataset.from_tensor_slices([1, 2, 3, 4])
+    ragged = data.map(tf.range).ragged_batch(2).map(lambda x: (x, x))
+    pairs = read_or_zeros(ragged, 2)
+    assert [x.to_list() for (x, _), _ in pairs] == [
+        [[0], [0, 1]],
+        [[0, 1, 2], [0, 1, 2, 3]],
+    ]
+    assert all(exists for _, exists in pairs)
 
 
 def test_evaluation_data_is_read_once_and_whole():
