@@ -130,12 +130,17 @@ print("result", result and result["global_step"])
 """
 
 
+def describe(hosts, job, index):
+    """Returns the environment of a task."""
+    config = {"cluster": hosts, "task": {"type": job, "index": index}}
+    return {"TF_CONFIG": json.dumps(config)}
+
+
 def start_python(lab, script, hosts, task):
-    config = {"cluster": hosts, "task": {"type": task[0], "index": task[1]}}
     path = lab.folder / "script.py"
     path.write_text(script)
     argv = [lab.executable, str(path), str(lab.folder)]
-    return lab.start(argv, {"TF_CONFIG": json.dumps(config)}, f"{task[0]}-{task[1]}")
+    return lab.start(argv, describe(hosts, *task), f"{task[0]}-{task[1]}")
 
 
 def test_after_training_all_tasks_hold_the_same_bits(lab):
@@ -266,6 +271,93 @@ def test_a_task_that_never_comes_is_named_by_all(lab):
     for command in commands:
         expected = f"No answer from worker:1 ({hosts['worker'][1]}) within"
         assert expected in command.output
+
+
+# Says that it has come, hears that all are there, and dies before it connects.
+COMES_AND_GOES = """
+import json, os, socket, time
+from dtrain import version
+
+config = json.loads(os.environ["TF_CONFIG"])
+host, port = config["cluster"]["chief"][0].split(":")
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    try:
+        line = socket.create_connection((host, int(port)), 1)
+        break
+    except OSError:
+        time.sleep(0.1)
+greeting = {"task": "worker:1", "cluster": config["cluster"],
+            "dtrain": version.__version__}
+line.sendall(json.dumps(greeting).encode() + b"\\n")
+for message in line.makefile():
+    if "go" in json.loads(message):
+        break
+"""
+
+
+def test_a_task_that_is_lost_while_all_connect_is_named_at_once(lab):
+    """TensorFlow would wait for five minutes, deaf to signals."""
+    addresses = [f"127.0.0.1:{port}" for port in lab.free_ports(3)]
+    hosts = {"chief": addresses[:1], "worker": addresses[1:]}
+    commands = [
+        lab.dtrain(
+            "--strategy=sync",
+            f"--model_dir={lab.folder}/{job}",
+            env=describe(hosts, job, 0),
+            name=job,
+        )
+        for job in ("chief", "worker")
+    ]
+    start_python(lab, COMES_AND_GOES, hosts, ("worker", 1))
+    assert [command.wait(30) for command in commands] == [3, 3]
+    for command in commands:
+        assert "worker:1 was lost while the tasks were connecting" in command.output
+
+
+STUCK = """
+import json, os, time
+from dtrain.experiments import digits_mlp
+
+def experiment(config):
+    if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+        print("stuck", flush=True)
+        time.sleep(600)
+    return digits_mlp.experiment(config)
+"""
+
+
+def test_a_task_that_is_lost_while_it_gets_ready_is_named_at_once(lab):
+    (lab.folder / "stuck.py").write_text(STUCK)
+    run = lab.dtrain("--strategy=sync", "--experiment=stuck:experiment")
+    log = lab.model_dir / "logs" / "worker-1.log"
+    lab.poll(lambda: log.exists() and "stuck" in log.read_text(), 60, "the model")
+    lab.kill(lab.tasks()["worker:1"]["pid"])
+    assert run.wait(15) == 3
+    assert "worker:1" in run.output
+    assert "Traceback" not in run.output
+
+
+USED = """
+import sys
+import tensorflow as tf
+import dtrain
+from dtrain.experiments import digits_mlp
+
+tf.constant(1.0)
+config = dtrain.RunConfig(strategy="sync", model_dir=sys.argv[1] + "/model")
+try:
+    dtrain.train(digits_mlp.experiment, config)
+except dtrain.UsageError as error:
+    print("refused:", error)
+"""
+
+
+def test_a_process_that_has_used_tensorflow_is_refused_before_it_meets(lab):
+    addresses = [f"127.0.0.1:{port}" for port in lab.free_ports(2)]
+    script = start_python(lab, USED, {"worker": addresses}, ("worker", 1))
+    assert script.wait(30) == 0
+    assert "refused: TensorFlow was used in this process before" in script.output
 
 
 def test_a_chief_that_never_comes_is_named(lab):
