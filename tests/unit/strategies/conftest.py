@@ -55,7 +55,7 @@ class Problem:
         return Experiment(**{**fields, **changes})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def problem():
     return Problem()
 

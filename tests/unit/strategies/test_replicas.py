@@ -1,9 +1,11 @@
 """Replicas that compute one global batch: what one process does with all of it."""
 
 import functools
+import itertools
 import sys
 
 import keras
+import keras.src.losses.loss as keras_loss
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -28,10 +30,12 @@ WAYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_unrolls(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def no_unrolls():
     """Tracing takes time in proportion; what is traced is the same."""
-    monkeypatch.setattr(base, "UNROLL", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "UNROLL", 1)
+        yield
 
 
 def make_trainer(experiment, replicas=1, accumulate_steps=1, **options):
@@ -159,7 +163,7 @@ optimizers = keras.optimizers
         (
             rich,
             lambda: optimizers.AdamW(0.05, weight_decay=0.1, global_clipnorm=0.5),
-            [way for way in WAYS if way != "two replicas"],
+            ["two replicas with two micro-batches"],
         ),
         (
             embedding,
@@ -169,7 +173,7 @@ optimizers = keras.optimizers
         (
             plain,
             lambda: optimizers.SGD(0.05, momentum=0.9, clipnorm=0.2),
-            ["two replicas with two micro-batches"],
+            ["two replicas", "four replicas"],  # one after the other in a process
         ),
     ],
     ids=["clipped as a whole, with decay", "embedding", "clipped one by one"],
@@ -185,6 +189,57 @@ def test_however_a_batch_is_divided_training_is_the_same(
         assert trainer.examples_per_step == GLOBAL_BATCH
         assert trainer.replicas == WAYS[way][0]
         assert_same_run(run(trainer), whole)
+
+
+class TwoLosses(keras.losses.Loss):
+    def call(self, y, y_pred):
+        losses = keras.losses
+        return losses.MeanSquaredError()(y, y_pred) + losses.Huber()(y, y_pred)
+
+
+class Autoencoder(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.decode = keras.layers.Dense(4)
+
+    def call(self, x):
+        self.add_loss(keras.losses.MeanSquaredError()(x, self.decode(x)))
+        return x
+
+
+def autoencoding_model():
+    return keras.Sequential([keras.Input((4,)), Autoencoder(), keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"loss": lambda y, y_pred: keras.losses.MeanSquaredError()(y, y_pred)},
+        {"loss": TwoLosses()},
+        {"model": autoencoding_model},
+    ],
+    ids=["in a function", "in a loss", "in a layer"],
+)
+def test_a_loss_of_keras_is_the_mean_wherever_it_is_called(fields, problem):
+    case = plain(problem, lambda: optimizers.SGD(0.05), **fields)
+    whole = run(make_trainer(case), 2)
+    assert_same_run(run(make_trainer(case, 2), 2), whole)
+
+
+@pytest.mark.xfail(reason="replicas take turns in the midst of a call", strict=True)
+def test_batch_norm_over_all_replicas_is_that_of_the_whole_batch(problem, monkeypatch):
+    name = "scale_loss_for_distribution"
+    monkeypatch.setattr(keras_loss, name, getattr(keras_loss, name))
+
+    def model():
+        layers = keras.layers
+        norm = layers.BatchNormalization(synchronized=True)
+        dense = layers.Dense(1, kernel_initializer="ones")
+        return keras.Sequential([keras.Input((4,)), norm, dense])
+
+    case = plain(problem, lambda: optimizers.SGD(0.05), model=model)
+    whole = run(make_trainer(case), 2)
+    assert_same_run(run(make_trainer(case, 2), 2), whole)
 
 
 def test_that_comparison_sees_one_lost_gradient(problem, monkeypatch):
@@ -238,59 +293,103 @@ def test_a_mean_is_over_examples_and_not_over_uneven_parts(problem, keras_loop):
     assert_same_run(ours, (losses, {"loss": np.mean(losses)}, weights))
 
 
-def open_marked(is_own):
-    """What `open_share` might give: batches that are a replica's own, or not."""
-
-    def open_share(function, context):
-        marks = tf.data.Dataset.from_tensor_slices(is_own).repeat()
-        return tf.data.Dataset.zip(pipelines.open_training(function, context), marks)
-
-    return open_share
+# A replica without data.
 
 
-def test_batches_that_are_not_a_replica_s_own_do_not_count(problem, monkeypatch):
-    def case(data):
-        metrics = [keras.metrics.MeanAbsoluteError("error")]
-        experiment = problem.experiment(train_data=data, metrics=lambda: metrics)
-        return lambda config: experiment
+@pytest.fixture
+def starve(monkeypatch, problem):
+    """A function after whose call the second of two replicas has no batch."""
 
-    # Of every two batches the second one.
-    whole = run(make_trainer(case(lambda: problem.data().shard(2, 1))))
-    monkeypatch.setattr(pipelines, "open_share", open_marked([False, True]))
-    assert_same_run(run(make_trainer(case(problem.data), 2)), whole)
+    def starve():
+        turns, nothing = itertools.count(), iter(problem.data().take(0))
+        real = pipelines.next_or_zeros
+
+        def next_or_zeros(iterator):
+            return real(nothing if next(turns) % 2 else iterator)
+
+        monkeypatch.setattr(pipelines, "next_or_zeros", next_or_zeros)
+
+    return starve
 
 
-def test_without_any_batch_of_its_own_a_run_fails(problem, monkeypatch):
-    monkeypatch.setattr(pipelines, "open_share", open_marked([False]))
-    trainer = make_trainer(lambda config: problem.experiment(), 2)
-    before = trainer.checkpoint.model.weights[0].numpy()
+class Shares(keras.layers.Layer):
+    """Makes NaN of zeros, forward and backward."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[1:], initializer="ones")
+
+    def call(self, x):
+        x = keras.ops.square(x * self.scale)
+        return x / keras.ops.sum(x, axis=-1, keepdims=True)
+
+
+def test_what_a_replica_makes_of_zeros_does_not_count(problem, starve):
+    def model():
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                Shares(),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dense(1, kernel_initializer="ones"),
+            ]
+        )
+
+    def case(config):
+        return problem.experiment(
+            model=model, metrics=lambda: [keras.metrics.MeanAbsoluteError("error")]
+        )
+
+    whole = run(make_trainer(case))
+    starve()
+    trainer = make_trainer(case, 2)
+    trainer.before_save()
+    ours = run(trainer)
+    assert np.all(np.isfinite(ours[0]))
+    assert_same_run(ours, whole)
+    assert_replicas_agree(trainer)
+    trainer.train(1)
+    assert np.all(np.isnan(trainer._models[1].layers[1].moving_mean))  # as it should
+
+
+def test_without_any_batch_a_run_fails(problem):
+    experiment = problem.experiment(train_data=lambda: problem.data().take(0))
+    trainer = make_trainer(lambda config: experiment, 2)
+    before = [v.numpy() for v in trainer.checkpoint.model.variables]
     with pytest.raises(errors.TrainingFailed, match="No replica has a batch"):
         trainer.train(2)
-    np.testing.assert_array_equal(trainer.checkpoint.model.weights[0], before)
+    after = [v.numpy() for v in trainer.checkpoint.model.variables]
+    np.testing.assert_equal(after, before)
+
+
+def test_batches_that_weigh_nothing_are_batches(problem):
+    def case(config):
+        data = problem.data().map(lambda x, y: (x, y, tf.zeros([8])))
+        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        return problem.experiment(train_data=lambda: data, loss=loss)
+
+    trainer = make_trainer(case, 2)
+    before = [v.numpy() for v in trainer.checkpoint.model.variables]
+    losses, _, after = run(trainer, 2)
+    assert losses == [0, 0]
+    assert trainer.global_step == 2
+    np.testing.assert_equal(after, before)
 
 
 # What each replica has for itself.
 
 
 class Notes(keras.layers.Layer):
-    """Counts its calls, and keeps the last mask of its dropout."""
-
-    def __init__(self):
-        super().__init__()
-        self.dropout = keras.layers.Dropout(0.5)
+    """Counts its calls."""
 
     def build(self, shape):
         state = {"trainable": False, "initializer": "zeros"}
         self.calls = self.add_weight(dtype="int32", name="calls", **state)
         self.seen = self.add_weight(dtype="bool", name="seen", **state)
-        self.mask = self.add_weight((50,), name="mask", **state)
 
-    def call(self, x, training=False):
+    def call(self, x):
         self.calls.assign_add(1)
         self.seen.assign(True)
-        mask = self.dropout(keras.ops.ones((50,)), training=training)
-        self.mask.assign(mask)
-        return x * keras.ops.mean(mask)
+        return x
 
 
 def noting_model():
@@ -310,26 +409,63 @@ def noting(problem, **fields):
     return plain(problem, lambda: optimizers.Adam(0.05), **fields)
 
 
-def test_replicas_draw_masks_of_their_own_and_the_first_those_of_one_process(problem):
-    local = make_trainer(noting(problem))
-    local.train(2)
-    trainer = make_trainer(noting(problem), 2)
-    trainer.train(2)
-    masks = [model.layers[1].mask.numpy() for model in trainer._models]
-    assert np.any(masks[0] != masks[1])
-    assert {0.0, 2.0} == set(np.unique(masks))
-    expected = local.checkpoint.model.layers[1].mask
-    np.testing.assert_array_equal(masks[0], expected)
+class Draws(keras.layers.Layer):
+    """Draws twice a call, and keeps it all."""
+
+    def __init__(self, draw, **arguments):
+        super().__init__()
+        self.draw = draw
+        self.arguments = arguments
+
+    def build(self, shape):
+        state = {"trainable": False, "initializer": "zeros"}
+        self.calls = self.add_weight(dtype="int32", **state)
+        self.kept = self.add_weight((4, 2, 20), **state)
+
+    def call(self, x):
+        ones = keras.ops.ones((20,))
+        pair = [self.draw(ones, **self.arguments) for _ in range(2)]
+        pair = keras.ops.stack(pair)
+        place = keras.ops.one_hot(self.calls, 4)[:, None, None]
+        self.kept.assign(self.kept + place * pair)
+        self.calls.assign_add(1)
+        return x * keras.ops.mean(pair)
 
 
-def test_a_seed_is_reproducible_with_replicas_too(problem):
-    def model():
-        dropout = keras.layers.Dropout(0.5)
-        return keras.Sequential([keras.Input((4,)), dropout, keras.layers.Dense(1)])
+def drawing_model():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            Draws(layers.Dropout(0.5), training=True),
+            Draws(keras.random.dropout, rate=0.5),
+            Draws(lambda ones: keras.random.normal(ones.shape)),
+            layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
 
-    case = plain(problem, lambda: optimizers.SGD(0.05), model=model)
-    losses = [run(make_trainer(case, 2, seed=3), 2)[0] for _ in range(2)]
-    assert losses[0] == losses[1]
+
+def test_what_is_drawn_differs_by_step_and_replica_and_follows_the_seed(problem):
+    def draws(replicas, seed):
+        case = plain(problem, lambda: optimizers.SGD(0.01), model=drawing_model)
+        trainer = make_trainer(case, replicas, 2, seed=seed)
+        trainer.train(2)
+        models = getattr(trainer, "_models", [trainer.checkpoint.model])
+        return np.array([[d.kept.numpy() for d in m.layers[:3]] for m in models])
+
+    drawn = draws(2, seed=3)
+    # By replica, way to draw, micro-batches of two steps, and draw within one.
+    assert drawn.shape == (2, 3, 2 * 2, 2, 20)
+    for way in range(3):
+        every = drawn[:, way].reshape(-1, 20)
+        assert len({one.tobytes() for one in every}) == len(every)
+        if way < 2:
+            assert set(np.unique(every)) == {0.0, 2.0}
+    np.testing.assert_array_equal(draws(2, seed=3), drawn)
+    np.testing.assert_array_equal(draws(1, seed=3), drawn[:1])  # as in one process
+    others = draws(1, seed=4)[0]
+    for way in range(3):
+        assert np.all(np.any(others[way] != drawn[0, way], -1))
 
 
 def all_values(trainer):
@@ -373,19 +509,54 @@ def test_what_replicas_have_for_themselves_is_averaged_for_all_to_see(problem):
     assert results == pytest.approx({"loss": expected, "examples": 96}, rel=1e-5)
 
 
-def test_replicas_that_differ_are_found(problem):
+@pytest.fixture(scope="module")
+def pair(problem, no_unrolls):
+    """Two replicas after a step, which agree."""
     trainer = make_trainer(plain(problem, lambda: optimizers.Adam(0.05)), 2)
     trainer.train(1)
     trainer.before_save()
-    for owner in (trainer._models[1], trainer._optimizers[1]):
-        variable = owner.variables[-1]
-        good = variable.numpy()
-        bad = good.copy()
-        bad.ravel()[0] = np.nextafter(good.ravel()[0], 1)  # one bit of one number
-        variable.assign(bad)
-        with pytest.raises(errors.TrainingFailed, match="replica 1 of 2 holds other"):
-            trainer.before_save()
-        variable.assign(good)
+    assert_replicas_agree(trainer)
+    return trainer
+
+
+@pytest.mark.parametrize("owner", ["_models", "_optimizers"])
+def test_replicas_that_differ_by_rounding_go_on_from_the_first(owner, pair, capsys):
+    pair._console = Console(sys.stdout)
+    pair._has_warned = False
+    expected = all_values(pair)
+    variable = getattr(pair, owner)[1].variables[-1]
+    rounded = variable.numpy()
+    rounded.ravel()[0] = np.nextafter(rounded.ravel()[0], 1)  # one bit of one number
+    for _ in range(2):
+        variable.assign(rounded)
+        pair.before_save()
+        np.testing.assert_equal(all_values(pair), expected)
+    out = capsys.readouterr().out
+    assert out.count("Warning") == 1
+    assert "at step 1 replica 1 had rounded differently from replica 0" in out
+
+
+@pytest.mark.parametrize("change", [1.0, np.nan], ids=str)
+@pytest.mark.parametrize("owner", ["_models", "_optimizers"])
+def test_replicas_that_differ_by_more_are_refused(owner, change, pair):
+    variable = getattr(pair, owner)[1].variables[-1]
+    variable.assign(variable + change)
+    with pytest.raises(errors.TrainingFailed, match="replica 1 of 2 holds other"):
+        pair.before_save()
+
+
+@pytest.mark.xfail(reason="seeds and counts are part of the distance", strict=True)
+def test_large_numbers_beside_weights_hide_no_difference(problem):
+    def model():
+        layers = [keras.layers.Dropout(0.5), keras.layers.Dense(1)]  # has a seed
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+    case = plain(problem, lambda: optimizers.SGD(0.05), model=model)
+    trainer = make_trainer(case, 2)
+    trainer.before_save()
+    kernel = trainer._models[1].trainable_variables[0]
+    kernel.assign(kernel + 1)
+    with pytest.raises(errors.TrainingFailed, match="replica 1 of 2 holds other"):
         trainer.before_save()
 
 
@@ -473,11 +644,12 @@ def test_a_rate_of_this_run_wins_on_every_replica(problem, tmp_path):
 # What is refused.
 
 
-def test_a_model_that_is_given_out_twice_is_refused(problem):
-    model = problem.model()
-    case = plain(problem, lambda: optimizers.SGD(0.05), model=lambda: model)
-    with pytest.raises(errors.UsageError, match="same model for several replicas"):
-        make_trainer(case, 2)
+@pytest.mark.parametrize("what", ["model", "optimizer"])
+def test_what_is_given_out_twice_is_refused(what, problem):
+    one = problem.model() if what == "model" else optimizers.SGD(0.05)
+    experiment = problem.experiment(**{what: lambda: one})
+    with pytest.raises(errors.UsageError, match=f"same {what} for several replicas"):
+        make_trainer(lambda config: experiment, 2)
 
 
 @pytest.mark.parametrize("way", list(WAYS.values())[1:], ids=list(WAYS)[1:])
@@ -562,9 +734,3 @@ def test_a_mean_over_what_weighs_is_one_over_the_whole(experiment, way, problem)
     case = functools.partial(experiment, problem)
     whole = run(make_trainer(case), 2)
     assert_same_run(run(make_trainer(case, *WAYS[way]), 2), whole)
-
-
-def test_a_second_run_in_the_process_may_have_other_replicas(problem):
-    case = plain(problem, lambda: optimizers.SGD(0.05))
-    run(make_trainer(case, 2), 1)
-    run(make_trainer(case, 4), 1)
