@@ -1,5 +1,7 @@
 """A small problem to train on, and what a strategy makes of it."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -16,6 +18,9 @@ tf.config.set_logical_device_configuration(
     [tf.config.LogicalDeviceConfiguration()] * 4,
 )
 tf.config.list_logical_devices()
+
+# What TensorFlow is made of stays: to look through it for garbage takes long.
+gc.freeze()
 
 
 class Problem:
