@@ -210,7 +210,9 @@ class _Launcher:
     def _give_up(self, lost: Child, chief: Child) -> None:
         """Reports a lost task, lets the chief save what it can, and raises."""
         # The chief may be about to end itself, having told the servers or lost a ps.
-        told = lost.process.returncode in _TOLD
+        told = lost.process.returncode in (
+            _STATUSES if self._config.strategy == "sync" else _TOLD
+        )
         if chief.wait(_TELL_SECONDS if told else _NOTICE_SECONDS):
             return
         self._console.error(lost.describe_end())

@@ -6,6 +6,7 @@ by a small all-reduce to which the others add nothing but what they want heard.
 
 import concurrent.futures
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ LEAVE = 0  # the order that ends a run; any other number is the strategy's
 _POLL_SECONDS = 0.2
 _FIRST_CAUSE_SECONDS = 2.0  # for a failing task's note to arrive
 _PART_SECONDS = 10.0
+_PART_FROM_LOST_SECONDS = 2.0  # who does not answer keeps nobody
 _PATIENCE_SECONDS = 1.0
 
 _has_met: list[Task] = []  # in this process, as which task
@@ -183,8 +185,9 @@ class Meeting:
             self.order(LEAVE, status)
         self._notes.close()
         if self.is_chief:
+            seconds = _PART_SECONDS if self._is_clean else _PART_FROM_LOST_SECONDS
             in_haste = failure is not None and len(self._signals.received) > 1
-            self._see_off(0.0 if in_haste else _PART_SECONDS)
+            self._see_off(0.0 if in_haste else seconds)
         else:
             try:
                 self._notes.write("left", "")
@@ -227,13 +230,19 @@ class Meeting:
             return
         if self._notes.wait_for_failure(_FIRST_CAUSE_SECONDS) is not None:
             self._raise_failure(error)
-        silent = self._find_silent()
-        if silent or isinstance(error, tf.errors.UnavailableError):
-            raise errors.TaskUnavailable(_describe_loss(silent)) from error
+        lost = self._find_silent() or self._find_named(error.message)
+        if lost or isinstance(error, tf.errors.UnavailableError):
+            raise errors.TaskUnavailable(_describe_loss(lost)) from error
 
     def _find_silent(self) -> list[Task]:
         others = [task for task in self._cluster.tasks() if task != self._task]
         return [t for t in others if not preflight.accepts(self._cluster.address(t))]
+
+    def _find_named(self, text: str) -> list[Task]:
+        """Returns whom TensorFlow has missed the heartbeats of."""
+        named = re.findall(r"Error reported from /job:(\w+)/task:(\d+)", text)
+        tasks = [Task(job, int(index)) for job, index in dict.fromkeys(named)]
+        return [task for task in tasks if task != self._task]
 
     def _raise_failure(self, cause: BaseException | None = None) -> None:
         failure = self._notes.failure

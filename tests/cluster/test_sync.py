@@ -397,6 +397,15 @@ def test_the_loss_of_a_task_ends_all_others(lab, task):
     assert set(others.values()) == {3}
 
 
+def test_a_task_that_answers_no_more_is_named(lab):
+    """It hangs, or its machine does: TensorFlow misses its heartbeats for 10 s."""
+    run = lab.dtrain(*ENDLESS)
+    run.wait_for("^step ")
+    lab.kill(lab.tasks()["worker:2"]["pid"], signal.SIGSTOP)
+    assert run.wait(40) == 3
+    assert "The connection to worker:2 is lost" in run.output
+
+
 def test_a_signal_to_any_task_saves_and_ends_all(lab):
     run = lab.dtrain(*ENDLESS, "--checkpoint_every=0")
     run.wait_for("^step ")
