@@ -269,9 +269,8 @@ class Step:
         """
         if id(variable) not in self._seeds:
             return tf.convert_to_tensor(variable.value)
-        dtype = variable.value.dtype
-        seed = tf.constant(self._seeds[id(variable)], dtype)
-        return tf.stack([seed, tf.cast(draws, dtype)])
+        seed = self._seeds[id(variable)]
+        return keras_ways.seed_at(seed, draws, variable.value.dtype)
 
     def _write_state(self, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]) -> None:
         """Writes what the model's call changed, such as moving averages.
@@ -308,6 +307,7 @@ def call(
     parameters = inspect.signature(model.call).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     arguments = {"training": training} if "training" in parameters or takes_any else {}
+    keras_ways.forget_losses(model)
     return model.stateless_call(weights, state, x, return_losses=True, **arguments)
 
 

@@ -4,6 +4,7 @@ Some of it is private to Keras; tests fail if a version of it does it in another
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import keras
@@ -18,20 +19,33 @@ _SEEDS = "global_seed_generator"
 
 @contextlib.contextmanager
 def unscaled_losses() -> Iterator[None]:
-    """Within it, a mean that a Keras loss takes is that mean.
+    """Within it, a mean that a Keras loss takes is that mean, in this thread.
 
     Among other replicas Keras divides it by their number, wherever in a model or a
     loss it is taken. dtrain weighs batches instead, and all that they give.
     """
-    scale = getattr(keras_loss, _SCALE, None)
-    if scale is None:
-        yield
-        return
-    setattr(keras_loss, _SCALE, lambda value: value)
+    _here.is_unscaled = True
     try:
         yield
     finally:
-        setattr(keras_loss, _SCALE, scale)
+        _here.is_unscaled = False
+
+
+# By thread, because replicas are traced in threads that take turns.
+_here = threading.local()
+
+
+def _install() -> None:
+    scale = getattr(keras_loss, _SCALE, None)
+    if scale is not None:
+        setattr(
+            keras_loss,
+            _SCALE,
+            lambda value: value if getattr(_here, "is_unscaled", 0) else scale(value),
+        )
+
+
+_install()
 
 
 @contextlib.contextmanager
@@ -59,12 +73,34 @@ class _StepSeeds:
     def __init__(self, seed: np.uint32, draws: tf.Tensor):
         self._seed = seed
         self._draws = draws
+        self._count = 0
 
     def next(self, ordered: bool = True) -> tf.Tensor:
         """Returns a seed, uint32 (2,), another one each time."""
-        self._draws += 1
-        seed = tf.constant(self._seed, tf.uint32)
-        return tf.stack([seed, tf.cast(self._draws, tf.uint32)])
+        self._count += 1
+        return seed_at(self._seed, self._draws + self._count)
+
+
+def seed_at(seed: np.uint32, draws: tf.Tensor, dtype=tf.uint32) -> tf.Tensor:
+    """Returns what Keras' generators hold after so many draws: (2,).
+
+    Args:
+        seed: of the generator.
+        draws: an int64 scalar; where it needs more than 32 bits, the seed has them.
+        dtype: of the result, an integer of 32 bits.
+    """
+    high = tf.cast(tf.bitwise.right_shift(draws, 32), dtype)
+    own = tf.bitwise.bitwise_xor(tf.constant(seed, dtype), high)
+    return tf.stack([own, tf.cast(tf.bitwise.bitwise_and(draws, 2**32 - 1), dtype)])
+
+
+def forget_losses(model: keras.Model) -> None:
+    """Drops what a model's layers noted of the losses of an earlier call.
+
+    They tell losses apart by `id`, which a new one may have from one that is gone:
+    `stateless_call`, which does not clear, then drops it.
+    """
+    model._clear_losses()
 
 
 class TicketScope(keras.StatelessScope):

@@ -310,9 +310,9 @@ class ReplicatedTrainer(CommonTrainer):
         digests = self._call(self._gather, tf.constant(own, tf.int64)).numpy().ravel()
         if len(set(digests)) == 1:
             return
-        before = [_flatten(variables) for variables in self._variables()]
+        before = [_read(variables) for variables in self._variables()]
         _overwrite(self._variables(), self._call(self._share_values))
-        first = _flatten(self._variables()[0])
+        first = _read(self._variables()[0])
         parts = [int(_distance(b, first) * _PER_UNIT) for b in before]
         parts = self._call(self._gather, tf.constant(parts, tf.int64)).numpy().ravel()
         worst = int(parts.argmax())
@@ -363,17 +363,25 @@ def _overwrite(
             variable.assign(tf.cast(value, variable.dtype))
 
 
-def _flatten(variables: Sequence[tf.Variable]) -> np.ndarray:
-    """Returns all values in a row, float64."""
-    values = [np.asarray(v.numpy(), np.float64).ravel() for v in variables]
-    return np.concatenate(values)
+def _read(variables: Sequence[tf.Variable]) -> tuple[np.ndarray, list[bytes]]:
+    """Returns all that is floating in a row, float64, and the rest as bytes."""
+    values = [(v.dtype.is_floating, v.numpy()) for v in variables]
+    floating = [np.asarray(v, np.float64).ravel() for is_float, v in values if is_float]
+    others = [v.tobytes() for is_float, v in values if not is_float]
+    return np.concatenate(floating), others
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns how far apart values are, relative to their size; at most 1."""
-    size = np.linalg.norm(other)
-    distance = np.linalg.norm(one - other) / size if size else 1.0
-    return min(float(distance), 1.0) if np.isfinite(distance) else 1.0
+def _distance(one: tuple, other: tuple) -> float:
+    """Returns how far apart values are, relative to their size: 1 at most.
+
+    What is not floating, such as counts, has to be the same: it is not rounded.
+    """
+    (a, counts), (b, expected) = one, other
+    size = np.linalg.norm(b)
+    distance = np.linalg.norm(a - b) / size if size else np.inf
+    if counts != expected or not np.isfinite(distance):
+        return 1.0
+    return min(float(distance), 1.0)
 
 
 def _digest(variables: Sequence[tf.Variable]) -> int:

@@ -226,7 +226,6 @@ def test_a_loss_of_keras_is_the_mean_wherever_it_is_called(fields, problem):
     assert_same_run(run(make_trainer(case, 2), 2), whole)
 
 
-@pytest.mark.xfail(reason="replicas take turns in the midst of a call", strict=True)
 def test_batch_norm_over_all_replicas_is_that_of_the_whole_batch(problem, monkeypatch):
     name = "scale_loss_for_distribution"
     monkeypatch.setattr(keras_loss, name, getattr(keras_loss, name))
@@ -545,7 +544,6 @@ def test_replicas_that_differ_by_more_are_refused(owner, change, pair):
         pair.before_save()
 
 
-@pytest.mark.xfail(reason="seeds and counts are part of the distance", strict=True)
 def test_large_numbers_beside_weights_hide_no_difference(problem):
     def model():
         layers = [keras.layers.Dropout(0.5), keras.layers.Dense(1)]  # has a seed
