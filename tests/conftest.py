@@ -123,6 +123,19 @@ class Lab:
     def result(self, name: str = "result.json") -> dict:
         return json.loads((self.folder / name).read_text())
 
+    @staticmethod
+    def events(folder: Path) -> dict[str, dict[int, float]]:
+        """Returns tag -> step -> value over all event files of a folder."""
+        import tensorflow as tf  # only those who read events wait for it
+
+        tags: dict[str, dict[int, float]] = {}
+        for path in folder.glob("events.*"):
+            for event in tf.compat.v1.train.summary_iterator(str(path)):
+                for value in event.summary.value:
+                    number = float(tf.make_ndarray(value.tensor))
+                    tags.setdefault(value.tag, {})[event.step] = number
+        return {tag: dict(sorted(found.items())) for tag, found in tags.items()}
+
     def processes(self) -> list[psutil.Process]:
         """Returns the living processes whose command line names this folder."""
         found = []

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import tensorflow as tf
 
 RESULT_KEYS = {
     "strategy",
@@ -24,16 +23,6 @@ RESULT_KEYS = {
     "checkpoint",
     "versions",
 }
-
-
-def read_events(folder):
-    """Returns tag -> steps over all event files of a folder."""
-    tags = {}
-    for path in folder.glob("events.*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                tags.setdefault(value.tag, []).append(event.step)
-    return tags
 
 
 def test_one_command_trains_a_cluster_and_a_second_one_resumes(lab):
@@ -81,7 +70,7 @@ def test_one_command_trains_a_cluster_and_a_second_one_resumes(lab):
     events = list(lab.model_dir.rglob("events.*"))
     assert {path.parent.name for path in events} == {"train", "eval"}
     assert all(f".{pids['chief:0']}." in path.name for path in events)
-    train = read_events(lab.model_dir / "train")
+    train = lab.events(lab.model_dir / "train")
     assert train.keys() == {
         "train/loss",
         "train/accuracy",
@@ -92,7 +81,7 @@ def test_one_command_trains_a_cluster_and_a_second_one_resumes(lab):
         "workers/1/steps",
     }
     assert len(train["train/loss"]) > 10
-    assert read_events(lab.model_dir / "eval").keys() == {"eval/loss", "eval/accuracy"}
+    assert lab.events(lab.model_dir / "eval").keys() == {"eval/loss", "eval/accuracy"}
     lab.check_nothing_left()
 
     # Nothing is left to do: the same command evaluates and ends. One process is

@@ -8,7 +8,6 @@ import socket
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 # The packaged digits with what makes updates depend on more than plain gradients. With
 # DROP set, the second process loses its gradient on the way.
@@ -58,17 +57,6 @@ WAYS = {
 }
 
 
-def read_losses(folder):
-    """Returns the training loss by step from the event files, float32."""
-    losses = {}
-    for path in folder.glob("train/events.*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == "train/loss":
-                    losses[event.step] = float(tf.make_ndarray(value.tensor))
-    return [losses[step] for step in sorted(losses)]
-
-
 def test_many_ways_to_share_a_batch_give_the_same_loss_at_every_step(lab):
     """What is left is float32's rounding: partial sums are added in another order."""
     (lab.folder / "same.py").write_text(EQUIVALENCE)
@@ -86,7 +74,7 @@ def test_many_ways_to_share_a_batch_give_the_same_loss_at_every_step(lab):
         )
         assert run.wait() == 0
         assert run.output.count("\nstep ") == 100
-        found = read_losses(folder)
+        found = list(lab.events(folder / "train")["train/loss"].values())
         assert len(found) == 100
         return found
 

@@ -6,16 +6,6 @@ import pytest
 import tensorflow as tf
 
 
-def read_events(folder):
-    """Returns tag -> steps over all event files of a folder."""
-    tags = {}
-    for path in folder.glob("events.*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                tags.setdefault(value.tag, []).append(event.step)
-    return {tag: sorted(steps) for tag, steps in tags.items()}
-
-
 def test_ends_at_exactly_its_last_step(digits_run):
     assert digits_run.result["global_step"] == 700
     reader = tf.train.load_checkpoint(digits_run.result["checkpoint"])
@@ -84,13 +74,14 @@ def test_kept_checkpoints_and_event_files_come_from_one_task(digits_run, strateg
     assert {path.parent.name for path in events} == {"train", "eval"}
     pid = digits_run.pids.get(strategy.chief, digits_run.command.process.pid)
     assert all(f".{pid}." in path.name for path in events)
-    train = read_events(folder / "train")
+    train = digits_run.lab.events(folder / "train")
     expected = {"train/loss", "train/accuracy", "learning_rate"}
     expected |= {f"speed/{unit}_per_second" for unit in ("steps", "examples")}
     workers = strategy.cluster.get("worker", 0)
     expected |= {f"workers/{i}/steps" for i in range(workers)}
     assert train.keys() == expected
-    assert read_events(folder / "eval") == {
+    evaluations = digits_run.lab.events(folder / "eval")
+    assert {tag: list(found) for tag, found in evaluations.items()} == {
         "eval/loss": [500, 700],
         "eval/accuracy": [500, 700],
     }
