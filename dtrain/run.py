@@ -142,7 +142,11 @@ def _find_source(config: RunConfig) -> tuple[sources.Source, _Role]:
                 f"--{name}={value} is the size of a local cluster, but {where}. "
                 f"Leave --{name} out."
             )
-    if roles.meets(config) and (config.devices_per_task or 1) > 1 and not gpus.find():
+    if (
+        roles.meets(config)
+        and (config.devices_per_task or 1) > 1
+        and not gpus.find_real()
+    ):
         raise errors.UsageError(
             f"--devices_per_task={config.devices_per_task} needs as many GPUs, and "
             "there are none here: on CPUs a process of --strategy=sync is one replica. "

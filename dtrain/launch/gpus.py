@@ -50,8 +50,7 @@ def share(
         UsageError: there are not enough.
     """
     if found is None:
-        # A variable that names some does not make them.
-        found = find(environ) if _list_devices() else []
+        found = find_real(environ)
     if not found:
         return "-1"
     each = count or max(1, len(found) // sharing)
@@ -74,6 +73,11 @@ def find(environ: Mapping[str, str] = os.environ) -> list[str]:
         bad = next((i for i, item in enumerate(items) if item in ("", "-1")), None)
         return items[:bad]
     return [str(index) for index in range(len(_list_devices()))]
+
+
+def find_real(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns `find`'s GPUs if there are any: a variable that names some makes none."""
+    return find(environ) if _list_devices() else []
 
 
 def _list_devices() -> list[str]:

@@ -135,8 +135,11 @@ class _Launcher:
         self._update_states()
         self._is_stopping = True
         chief = self._children[self._cluster.chief]  # the first to be started
-        # A chief that is gone has told the servers, unless it failed before it could.
-        told = chief.process.poll() in _STATUSES
+        # A chief that is gone has told the servers, unless it failed before it could;
+        # those that train in step with it notice by themselves.
+        status = chief.process.poll()
+        told = status in _STATUSES
+        told = told or (status is not None and self._config.strategy == "sync")
         deadline = time.monotonic() + (_LEAVE_SECONDS if told else 0.0)
         for child in self._children.values():
             child.stop(max(0.0, deadline - time.monotonic()))

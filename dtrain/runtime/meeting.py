@@ -69,7 +69,6 @@ class Meeting:
         self._signals = signals
         self._asked_at: float | None = None  # to stop, seen here first
         self._said = False  # that it was heard
-        self._unready = self._others()
         self._is_clean = True  # nothing has failed while all had to act together
         strategy = _connect(cluster, task, timeout, console)
         signals.take_back()
@@ -92,22 +91,24 @@ class Meeting:
         if not self.is_chief:
             self._notes.write("settings", json.dumps(settings))
             return
-        settings = json.loads(json.dumps(settings))
+        settings, unready = json.loads(json.dumps(settings)), self._others()
         preflight.wait_for(
-            lambda: self._find_unready(settings),
+            lambda: self._hear_settings(unready, settings),
             self._cluster,
             self._timeout,
             self._console,
             self._check_alive,
         )
 
-    def _find_unready(self, settings: dict[str, Any]) -> list[Task]:
-        """Returns who has not told its settings, and sees that the others' agree."""
-        for task in list(self._unready):
+    def _hear_settings(
+        self, unready: list[Task], settings: dict[str, Any]
+    ) -> list[Task]:
+        """Takes out who has told its settings, and sees that they agree."""
+        for task in list(unready):
             text = self._notes.read("settings", task)
             if text is None:
                 continue
-            self._unready.remove(task)
+            unready.remove(task)
             for name, theirs in json.loads(text).items():
                 if theirs != settings[name]:
                     raise errors.UsageError(
@@ -116,7 +117,7 @@ class Meeting:
                         "training need the same: give every command the same flags and "
                         "files."
                     )
-        return self._unready
+        return unready
 
     def _check_alive(self) -> None:
         """Raises what has ended the run, or who is lost."""

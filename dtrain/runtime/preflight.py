@@ -60,24 +60,62 @@ def wait_for(
     Raises:
         TaskUnavailable: some are still missing after `timeout`.
     """
-    started = said = now()
-    while True:
-        tasks = missing()
-        if not tasks:
-            return
+    wait = Wait(cluster, timeout, console, now)
+    while tasks := missing():
         if check is not None:
             check()
-        names = ", ".join(f"{t} ({cluster.address(t)})" for t in tasks)
-        if now() - started >= timeout:
-            raise errors.TaskUnavailable(
-                f"No answer from {names} within --startup_timeout={timeout:g} s. Start "
-                "these tasks with the same host lists; see that the addresses are "
-                "right and that no firewall is in between."
-            )
-        if now() - said >= _SECONDS_BETWEEN_LINES:
-            said = now()
-            console.line(f"Waiting for {names}.")
+        wait.check(tasks)
         time.sleep(_POLL_SECONDS)
+
+
+class Wait:
+    """How long others are waited for, and what is said meanwhile.
+
+    Args:
+        cluster: has their addresses.
+        timeout: seconds to wait for all of them.
+        console: every 10 s one line names who is missing.
+        now: the clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        timeout: float,
+        console: Console,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self.console = console
+        self._cluster = cluster
+        self._timeout = timeout
+        self._now = now
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins anew, for something else that is waited for."""
+        self._started = self._said = self._now()
+
+    def check(self, missing: list[Task], hint: str = "", grace: float = 0.0) -> None:
+        """Says now and then who is missing.
+
+        Args:
+            missing: who is, at least one.
+            hint: a sentence for the error.
+            grace: seconds beyond the time-out, for somebody else to decide.
+
+        Raises:
+            TaskUnavailable: they are missing for too long.
+        """
+        names = ", ".join(f"{t} ({self._cluster.address(t)})" for t in missing)
+        if self._now() - self._started >= self._timeout + grace:
+            raise errors.TaskUnavailable(
+                f"No answer from {names} within --startup_timeout={self._timeout:g} s. "
+                f"{hint}Start these tasks with the same host lists; see that the "
+                "addresses are right and that no firewall is in between."
+            )
+        if self._now() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = self._now()
+            self.console.line(f"Waiting for {names}.")
 
 
 class Lookout:

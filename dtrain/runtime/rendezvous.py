@@ -15,7 +15,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from dtrain import errors, version
@@ -23,7 +23,6 @@ from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.console import Console
 from dtrain.runtime import preflight
 
-_SECONDS_BETWEEN_LINES = 10.0
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 10.0
 _LONGEST_MESSAGE = 1 << 20
@@ -56,11 +55,11 @@ def attend(
         TaskUnavailable: some did not come, or were lost on the way.
         UsageError: the chief has sent this task away.
     """
-    clock = _Clock(cluster, timeout, console, now)
+    wait = preflight.Wait(cluster, timeout, console, now)
     kind = _Host if task == cluster.chief else _Guest
-    with contextlib.closing(kind(cluster, task, clock)) as side:
+    with contextlib.closing(kind(cluster, task, wait)) as side:
         side.gather()
-        clock.restart()
+        wait.restart()
         result = _start(connect)
         side.finish(result)
         return result.result()
@@ -78,55 +77,6 @@ def _start(function: Callable[[], Any]) -> concurrent.futures.Future:
 
     threading.Thread(target=call, daemon=True).start()
     return result
-
-
-class _Clock:
-    """How long to wait, and what to say meanwhile."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        timeout: float,
-        console: Console,
-        now: Callable[[], float],
-    ):
-        self._cluster = cluster
-        self._timeout = timeout
-        self._console = console
-        self._now = now
-        self.restart()
-
-    def restart(self) -> None:
-        self._started = self._said = self._now()
-
-    def check(self, missing: list[str], hint: str = "", grace: float = 0.0) -> None:
-        """Says now and then who is missing.
-
-        Args:
-            missing: names of tasks.
-            hint: a sentence for the error.
-            grace: seconds beyond the time-out, for somebody else to decide.
-
-        Raises:
-            TaskUnavailable: they are missing for too long.
-        """
-        names = ", ".join(
-            f"{task} ({self._cluster.address(task)})"
-            for task in self._cluster.tasks()
-            if str(task) in missing
-        )
-        if self._now() - self._started >= self._timeout + grace:
-            raise errors.TaskUnavailable(
-                f"No answer from {names} within --startup_timeout={self._timeout:g} s. "
-                f"{hint}Start these tasks with the same host lists; see that the "
-                "addresses are right and that no firewall is in between."
-            )
-        if self._now() - self._said >= _SECONDS_BETWEEN_LINES:
-            self._said = self._now()
-            self.say(f"Waiting for {names}.")
-
-    def say(self, text: str) -> None:
-        self._console.line(text)
 
 
 class _Line:
@@ -165,9 +115,9 @@ class _Line:
 class _Host:
     """The chief's side."""
 
-    def __init__(self, cluster: Cluster, task: Task, clock: _Clock):
+    def __init__(self, cluster: Cluster, task: Task, wait: preflight.Wait):
         self._cluster = cluster
-        self._clock = clock
+        self._wait = wait
         self._lines: list[_Line] = []
         self._guests: dict[str, _Line] = {}
         self._wanted = [str(t) for t in cluster.tasks() if t != task]
@@ -185,7 +135,7 @@ class _Host:
                 if missing != told:
                     self._tell(missing=missing)
                     told = missing
-                self._clock.check(missing)
+                self._wait.check(self._tasks(missing))
                 self._hear(listener)
         self._tell(go=True)
 
@@ -205,7 +155,7 @@ class _Host:
                         f"{', '.join(lost)} was lost while the tasks were connecting. "
                         "Its log says why. Start the run again."
                     )
-                self._clock.check(sorted(waiting) or [str(self._cluster.chief)])
+                self._wait.check(self._tasks(waiting) or [self._cluster.chief])
         self._tell(done=True)
 
     @contextlib.contextmanager
@@ -242,6 +192,9 @@ class _Host:
         self._guests = {n: line for n, line in self._guests.items() if line.is_open}
         return said
 
+    def _tasks(self, names: Collection[str]) -> list[Task]:
+        return [task for task in self._cluster.tasks() if str(task) in names]
+
     def _name_of(self, line: _Line) -> str | None:
         return next((n for n, other in self._guests.items() if other is line), None)
 
@@ -255,7 +208,7 @@ class _Host:
         if reason is None:
             self._guests[name] = line
             return
-        self._clock.say(f"Sent away: {reason}")
+        self._wait.console.line(f"Sent away: {reason}")
         line.send(status=errors.UsageError.exit_status, error=reason)
 
     def _refusal(self, name: str, message: dict[str, Any]) -> str | None:
@@ -279,10 +232,10 @@ class _Host:
 class _Guest:
     """The side of all other tasks."""
 
-    def __init__(self, cluster: Cluster, task: Task, clock: _Clock):
+    def __init__(self, cluster: Cluster, task: Task, wait: preflight.Wait):
         self._cluster = cluster
         self._task = task
-        self._clock = clock
+        self._wait = wait
         self._line: _Line | None = None
 
     def close(self) -> None:
@@ -294,7 +247,7 @@ class _Guest:
         chief = self._cluster.chief
         hint = ""
         while True:
-            self._clock.check([str(chief)], hint)
+            self._wait.check([chief], hint)
             self._line = _call(self._cluster.address(chief))
             if self._line is not None:
                 self._line.send(**_greeting(self._cluster, str(self._task)))
@@ -309,7 +262,6 @@ class _Guest:
 
     def finish(self, connected: concurrent.futures.Future) -> None:
         """Returns when the chief says that all have connected, or this task has not."""
-        self._clock.restart()
         if self._is_heard("done", connected):
             return
         if not connected.done() or connected.exception() is None:
@@ -332,7 +284,8 @@ class _Guest:
         missing = [str(self._cluster.chief)]  # until it says something
         told = False
         while self._line.is_open:
-            self._clock.check(missing, grace=_GRACE_SECONDS)  # the chief decides
+            tasks = [t for t in self._cluster.tasks() if str(t) in missing]
+            self._wait.check(tasks, grace=_GRACE_SECONDS)  # the chief decides
             if connected is not None and connected.done() and not told:
                 if connected.exception() is not None:
                     return False

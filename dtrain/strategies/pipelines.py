@@ -58,10 +58,7 @@ def next_or_zeros(iterator: tf.data.Iterator) -> tuple[Any, tf.Tensor]:
             lambda leaf: tf.zeros([size or 1 for size in leaf.shape], leaf.dtype), spec
         )
 
-    batch = tf.cond(exists, following.get_value, zeros)
-    for tensor, leaf in zip(tf.nest.flatten(batch), tf.nest.flatten(spec), strict=True):
-        tensor.set_shape(leaf.shape)
-    return batch, exists
+    return tf.cond(exists, following.get_value, zeros), exists
 
 
 def open_evaluation(function: Callable[..., Any]) -> tf.data.Dataset:

@@ -7,6 +7,7 @@ import pytest
 from dtrain import errors, run
 from dtrain.cluster.spec import Task
 from dtrain.config import RunConfig
+from dtrain.launch import gpus
 
 HOSTS = {"ps_hosts": "a:1,b:1", "worker_hosts": "c:1,d:1,e:1"}
 
@@ -162,5 +163,9 @@ def test_several_replicas_in_a_process_of_sync_need_gpus(monkeypatch):
     assert_parts(message, ["--devices_per_task=2", "as many GPUs", "mirrored"])
     assert role_of(strategy="sync", devices_per_task=1) == "LAUNCHER"
     assert role_of(strategy="mirrored", devices_per_task=2) == "ALONE"
+    # A variable that names GPUs makes none.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(gpus, "_list_devices", list)
+    assert message_of(strategy="sync", devices_per_task=2) == message
+    monkeypatch.setattr(gpus, "_list_devices", lambda: ["any"])
     assert role_of(strategy="sync", devices_per_task=2) == "LAUNCHER"
