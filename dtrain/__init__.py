@@ -20,7 +20,8 @@ from dtrain.errors import (
     TrainingFailed,
     UsageError,
 )
-from dtrain.experiment import Experiment, InputContext, defaults
+from dtrain.experiment import Experiment, defaults
+from dtrain.input.context import InputContext
 from dtrain.run import train
 from dtrain.session.callbacks.base import Callback
 from dtrain.version import __version__

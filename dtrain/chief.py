@@ -68,7 +68,6 @@ def lead(
         DtrainError: the run failed, or was interrupted.
     """
     what, config = experiment.build(function, config)
-    config = config.replace(experiment=experiment.display_name(config.experiment))
     os.makedirs(config.model_dir, exist_ok=True)
     with explained():
         if meeting is not None:
@@ -88,7 +87,7 @@ def lead(
                 check()
                 lookout.check()
 
-            trainer = PsTrainer(what, config, cluster, console, look)
+            trainer = PsTrainer(what, config, cluster, look)
             _kept.append(trainer)
         _show_banner(trainer, config, cluster, origin, console)
         callbacks = [*_make_callbacks(config), *_check_callbacks(what.callbacks())]
@@ -133,9 +132,15 @@ def _show_banner(
         for name, package in (("TensorFlow", "tensorflow"), ("Keras", "keras"))
     )
     console.line(f"dtrain {version.__version__} ({versions})")
+    name = experiment.display_name(config.experiment)
+    extent = f"{config.train_steps} steps"
+    if config.epochs is not None:
+        extent = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
+        if trainer.num_steps is not None:
+            extent += f" of {trainer.num_steps} steps in all"
     console.line(
-        f"  {config.experiment}, --strategy={config.strategy}: {config.train_steps} "
-        f"steps, {trainer.examples_per_step} examples each"
+        f"  {name}, --strategy={config.strategy}: {extent}, "
+        f"{trainer.examples_per_step} examples each"
     )
     if cluster is not None:
         if origin is not None:

@@ -13,6 +13,7 @@ from dtrain import errors
 
 STRATEGIES = ("local", "mirrored", "ps", "sync")
 GRADIENT_DTYPES = ("float32", "bfloat16")
+DATA_SHARDINGS = ("static", "dynamic", "off")
 CLUSTER_SOURCES = ("auto", "local", "flags", "env", "tf_config")
 
 # What an experiment that declares nothing gets (`dtrain.defaults`).
@@ -21,6 +22,7 @@ DEFAULT_BATCH_SIZE = 32
 
 _AT_LEAST = {
     "train_steps": 1,
+    "epochs": 1,
     "batch_size": 1,
     "seed": 0,
     "steps_per_loop": 1,
@@ -54,7 +56,9 @@ class RunConfig:
     experiment: str = "digits_mlp"
     model_dir: str | None = None
     data_dir: str | None = None
+    data_sharding: str = "static"
     train_steps: int | None = None
+    epochs: int | None = None
     batch_size: int | None = None
     optimizer: str | None = None
     learning_rate: float | None = None
@@ -84,6 +88,7 @@ class RunConfig:
         _check_choice("strategy", self.strategy, STRATEGIES)
         _check_choice("cluster", self.cluster, CLUSTER_SOURCES)
         _check_choice("gradient_dtype", self.gradient_dtype, GRADIENT_DTYPES)
+        _check_choice("data_sharding", self.data_sharding, DATA_SHARDINGS)
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is None:

@@ -70,16 +70,7 @@ def describe(error: BaseException) -> str:
     The place is the innermost line that is neither dtrain's nor an installed
     package's, since that is where the user can do something about it.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    library = sysconfig.get_path("stdlib") + os.sep
-    own = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((package, library, "<"))
-        and f"{os.sep}site-packages{os.sep}" not in frame.filename
-        and os.path.exists(frame.filename)
-    ]
+    own = _own_frames(error)
     text = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras writes in bold
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     if lines[0] == "in user code:":  # AutoGraph: a stack, and then the message
@@ -91,6 +82,35 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     return f"{type(error).__name__}: {lines[0].rstrip('.')}{place}"
+
+
+def describe_with_traceback(error: BaseException) -> str:
+    """Returns `describe`, and below it the traceback through the user's own code."""
+    if isinstance(error, DtrainError):  # which says all
+        return str(error)
+    frames = traceback.format_list(_own_frames(error))
+    if not frames:
+        return f"{describe(error)}."
+    last = "".join(traceback.format_exception_only(error)).rstrip()
+    lines = ["Traceback (most recent call last):\n", *frames, last]
+    return f"{describe(error)}.\n{''.join(lines)}"
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Returns where an error passed through code that is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if is_users(frame.filename)]
+
+
+def is_users(path: str) -> bool:
+    """Returns whether a source file is neither dtrain's, nor an installed package's."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    library = sysconfig.get_path("stdlib") + os.sep
+    return (
+        not path.startswith((package, library, "<"))
+        and f"{os.sep}site-packages{os.sep}" not in path
+        and os.path.exists(path)
+    )
 
 
 def from_status(status: int, message: str) -> DtrainError:

@@ -17,26 +17,6 @@ PACKAGED = ("digits_mlp", "mnist_mlp", "mnist_cnn")
 
 
 @dataclasses.dataclass(frozen=True)
-class InputContext:
-    """Which part of the input this pipeline reads.
-
-    Attributes:
-        num_input_pipelines: how many pipelines read the data together.
-        input_pipeline_id: which of them this one is, 0-based. A Python int, or
-            under `--strategy=ps` a scalar int64 tensor that is only known on the
-            worker; `tf.data.Dataset.shard` takes both.
-        num_replicas_in_sync: replicas that compute one global batch together; more
-            than pipelines, where a process has several devices. Where it is above
-            1, shard after shuffling and repeating: then a global batch holds the
-            same examples however many share it.
-    """
-
-    num_input_pipelines: int = 1
-    input_pipeline_id: Any = 0
-    num_replicas_in_sync: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
 class Experiment:
     """What to train. All that creates variables or data is a factory.
 
@@ -214,6 +194,11 @@ def build(
 
 def complete(function: Callable, config: config_lib.RunConfig) -> config_lib.RunConfig:
     """Returns the config with what the experiment function declares filled in."""
+    if config.epochs is not None and config.train_steps is not None:
+        raise errors.UsageError(
+            f"--epochs={config.epochs} and --train_steps={config.train_steps} both say "
+            "when to stop. Leave one of them out."
+        )
     config = config.with_defaults(getattr(function, "dtrain_defaults", {}))
     return config.with_defaults(
         {

@@ -12,7 +12,13 @@ from absl import flags
 
 from dtrain import errors, version
 from dtrain.cluster import sources
-from dtrain.config import CLUSTER_SOURCES, GRADIENT_DTYPES, STRATEGIES, RunConfig
+from dtrain.config import (
+    CLUSTER_SOURCES,
+    DATA_SHARDINGS,
+    GRADIENT_DTYPES,
+    STRATEGIES,
+    RunConfig,
+)
 
 # A registry of its own: a user's module may define flags with the same names.
 FLAGS = flags.FlagValues()
@@ -32,10 +38,16 @@ _TABLE = {
         "(default: runs/EXPERIMENT-DATE-TIME).",
     ),
     "data_dir": (_STRING, "Where the experiment's files are."),
+    "data_sharding": (
+        _STRING,
+        f"Who reads what: {', '.join(DATA_SHARDINGS)}. Worker i of n takes every n-th; "
+        "the chief deals out as they ask; all read all.",
+    ),
     "train_steps": (
         _INT,
         "Global step to stop at (default: the experiment's own).",
     ),
+    "epochs": (_INT, "Passes over the training data, in place of --train_steps."),
     "batch_size": (_INT, "Examples a replica (default: the experiment's own)."),
     "optimizer": (
         _STRING,

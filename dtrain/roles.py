@@ -75,16 +75,30 @@ def launch_for_python(
         return json.load(file)
 
 
-def serve(source: sources.Source, console: Console) -> int:
-    """Serves a ps or worker until its chief is done; returns the chief's status."""
-    cluster = source.cluster
+def serve(
+    function: ExperimentFunction | None,
+    config: RunConfig,
+    source: sources.Source,
+    console: Console,
+) -> int:
+    """Serves a ps or worker until its chief is done; returns the chief's status.
+
+    Args:
+        function: what to train; `None` to find it by the name that the chief tells.
+        config: of this command.
+    """
+    cluster, task = source.cluster, source.task
     os.environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(
-        cluster.rank_on_host(source.task), os.environ
+        cluster.rank_on_host(task), os.environ
     )
     environment.prepare(cluster)
-    from dtrain.runtime import server
+    from dtrain.runtime import input_service, server
 
-    return server.serve(cluster, source.task, console)
+    def prepare() -> None:
+        if task.type == "worker":
+            input_service.InputService(function, config, task.index, console)
+
+    return server.serve(cluster, task, console, prepare)
 
 
 def lead(

@@ -201,6 +201,6 @@ def _support(
         console.line(f"{source.task}: --strategy={config.strategy} needs no ps.")
         return 0
     if role is _Role.SERVER:
-        return roles.serve(source, console)
+        return roles.serve(function, config, source, console)
     with Signals(at_once=True) as signals:
         return roles.follow(function, config, source, console, signals)

@@ -31,7 +31,6 @@ def follow(
         DtrainError: something failed here, or elsewhere.
     """
     what, config = experiment.build(function, config)
-    config = config.replace(experiment=experiment.display_name(config.experiment))
     with explained():
         trainer = SyncTrainer(what, config, meeting, console)
         signals.at_once = False

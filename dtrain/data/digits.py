@@ -5,8 +5,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from dtrain import experiment as experiment_lib
 from dtrain.data import pipeline
+from dtrain.input.context import InputContext
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "digits.csv.gz")
 NUM_TRAIN = 1437
@@ -19,9 +19,7 @@ NUM_CLASSES = 10
 _SPLIT_SEED = 0
 
 
-def train_batches(
-    ctx: experiment_lib.InputContext, *, batch_size: int, seed: int
-) -> tf.data.Dataset:
+def train_batches(ctx: InputContext, *, batch_size: int, seed: int) -> tf.data.Dataset:
     """Returns endless shuffled batches of the training digits.
 
     Args:
@@ -42,9 +40,7 @@ def train_batches(
     )
 
 
-def eval_batches(
-    ctx: experiment_lib.InputContext, *, batch_size: int
-) -> tf.data.Dataset:
+def eval_batches(ctx: InputContext, *, batch_size: int) -> tf.data.Dataset:
     """Returns batches with every test digit once, the last one smaller.
 
     Args:

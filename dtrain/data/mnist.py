@@ -6,8 +6,8 @@ import os
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain import experiment as experiment_lib
 from dtrain.data import idx, pipeline
+from dtrain.input.context import InputContext
 
 NUM_PIXELS = 28 * 28
 NUM_CLASSES = 10
@@ -64,7 +64,7 @@ def find(data_dir: str | None) -> tuple[Split, Split]:
 
 
 def train_batches(
-    split: Split, ctx: experiment_lib.InputContext, *, batch_size: int, seed: int
+    split: Split, ctx: InputContext, *, batch_size: int, seed: int
 ) -> tf.data.Dataset:
     """Returns endless shuffled batches.
 
@@ -91,7 +91,7 @@ def train_batches(
 
 
 def eval_batches(
-    split: Split, ctx: experiment_lib.InputContext, *, batch_size: int
+    split: Split, ctx: InputContext, *, batch_size: int
 ) -> tf.data.Dataset:
     """Returns batches with every example once, the last one smaller.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from dtrain import experiment as experiment_lib
+from dtrain.input.context import InputContext
 
 # Batches kept ready, so that a step does not wait for the map before it.
 _PREFETCH = 4
@@ -16,14 +16,16 @@ _PREFETCH = 4
 
 def train_batches(
     examples: tf.data.Dataset,
-    ctx: experiment_lib.InputContext,
+    ctx: InputContext,
     *,
     count: int,
     batch_size: int,
     seed: int,
     decode: Callable | None = None,
 ) -> tf.data.Dataset:
-    """Returns endless shuffled batches of this pipeline's part of the examples.
+    """Returns shuffled batches of this pipeline's part of the examples, without end.
+
+    (With `--epochs`, up to it; then the last batch may be smaller.)
 
     Epochs follow each other without a seam: a batch may hold the end of one and the
     start of the next, so that all batches are full and nothing is left out.
@@ -49,19 +51,20 @@ def train_batches(
 
     def shuffle(data: tf.data.Dataset, size: int) -> tf.data.Dataset:
         order = {"seed": seed, "reshuffle_each_iteration": True}
-        return data.cache().shuffle(size, **order).repeat()
+        return ctx.repeat(data.cache().shuffle(size, **order))
 
     if ctx.num_replicas_in_sync > 1:
         stream = shard(shuffle(examples, count))
     else:
         stream = shuffle(shard(examples), -(-count // ctx.num_input_pipelines))
-    # Static batch shapes: the step is traced once.
-    return _finish(stream.batch(batch_size, drop_remainder=True), decode)
+    # Of an endless one all batches are full, and have one shape.
+    is_endless = stream.cardinality() == tf.data.INFINITE_CARDINALITY
+    return _finish(stream.batch(batch_size, drop_remainder=is_endless), decode)
 
 
 def eval_batches(
     examples: tf.data.Dataset,
-    ctx: experiment_lib.InputContext,
+    ctx: InputContext,
     *,
     batch_size: int,
     decode: Callable | None = None,

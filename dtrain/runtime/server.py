@@ -1,6 +1,7 @@
 """Serves one ps or worker task until the chief is done."""
 
 import time
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -13,7 +14,9 @@ from dtrain.runtime import farewell
 _LINGER_SECONDS = 0.2
 
 
-def serve(cluster: Cluster, task: Task, console: Console) -> int:
+def serve(
+    cluster: Cluster, task: Task, console: Console, prepare: Callable[[], None]
+) -> int:
     """Runs a TensorFlow server for a task; returns the chief's exit status.
 
     A server cannot be stopped again: the process has to end after this.
@@ -22,6 +25,7 @@ def serve(cluster: Cluster, task: Task, console: Console) -> int:
         cluster: the whole cluster, without an evaluator.
         task: which ps or worker this process is.
         console: where to say that it serves.
+        prepare: called once the port is known to be free, before anybody is served.
 
     Raises:
         TaskUnavailable: the task's port is taken.
@@ -35,6 +39,7 @@ def serve(cluster: Cluster, task: Task, console: Console) -> int:
             "that program, or give the task another port in every task's command."
         )
     listener = farewell.Listener()
+    prepare()
     try:
         tf.distribute.Server(
             tf.train.ClusterSpec(cluster.to_dict()),

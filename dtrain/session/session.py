@@ -6,12 +6,13 @@ Heir of `MonitoredTrainingSession`. It knows a `Trainer`, never a strategy.
 import glob
 import importlib.metadata
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from dtrain import errors, version
+from dtrain import errors, experiment, version
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.launch.signals import Signals
@@ -34,7 +35,8 @@ class Session:
 
     Attributes:
         step: global step: updates that are known to be done.
-        last_step: the global step to stop at.
+        last_step: the global step to stop at; with `--epochs` where that will be, or
+            `None` if nobody knows.
         is_quiet: no step is under way.
         last_loss: mean loss of the packed call that finished last.
         results: the last evaluation's; `None` before the first.
@@ -53,7 +55,9 @@ class Session:
         self.trainer = trainer
         self.config = config
         self.console = console
-        self.last_step = config.train_steps
+        # With --epochs, the data says when to stop; it is known at most about when.
+        self._has_epochs = config.epochs is not None
+        self.last_step = trainer.num_steps if self._has_epochs else config.train_steps
         self.is_quiet = True
         self.last_loss = 0.0
         self.results: dict[str, float] | None = None
@@ -99,7 +103,7 @@ class Session:
         return self._result()
 
     def _train(self) -> None:
-        while self._asked < self.last_step and not self._signals.received:
+        while self._is_going() and not self._signals.received:
             stop = self._next_stop()
             num_steps = min(self.trainer.steps_per_loop, stop - self._asked)
             if num_steps > 0:
@@ -110,9 +114,14 @@ class Session:
             if self._asked >= stop:
                 self._settle()
             self._end_loop()
-        if not self.is_quiet:  # a signal came
+        if not self.is_quiet:  # a signal came, or the data ended
             self._settle()
             self._end_loop()
+
+    def _is_going(self) -> bool:
+        if self._has_epochs:
+            return not self.trainer.is_over
+        return self._asked < self.last_step
 
     def _end_loop(self) -> None:
         self._stopwatch.note(self.step)
@@ -145,12 +154,15 @@ class Session:
         # One that is not ahead has been served, if no step is under way.
         ahead = self._asked if self.is_quiet else -1
         stops = [stop for stop in wanted if stop is not None and stop > ahead]
-        return min([*stops, self.last_step])
+        end = sys.maxsize if self._has_epochs else self.last_step
+        return min([*stops, end])
 
     def _settle(self) -> None:
         if not self.is_quiet:
             self.trainer.wait()
             self.is_quiet = True
+            if self._has_epochs:  # who has no batch left makes no step
+                self._asked = self.step
 
     def _interrupt(self) -> None:
         error = errors.Interrupted(self._signals.received[0])
@@ -219,9 +231,10 @@ class Session:
         examples = trainer.examples_per_step
         return {
             "strategy": config.strategy,
-            "experiment": config.experiment,
+            "experiment": experiment.display_name(config.experiment),
             "global_step": self.step,
-            "train_steps": config.train_steps,
+            "train_steps": None if self._has_epochs else config.train_steps,
+            "epochs": config.epochs,
             "batch_size": trainer.batch_size,
             "replicas": trainer.replicas,
             "accumulate_steps": config.accumulate_steps,

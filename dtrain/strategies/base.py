@@ -15,10 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain import errors
+from dtrain.input.form import rows
 from dtrain.strategies import gradients as gradients_lib
-from dtrain.strategies import keras_ways
+from dtrain.strategies import keras_ways, pipelines
+from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.gradients import Sums
-from dtrain.strategies.objective import Objective, rows, unpack
+from dtrain.strategies.objective import Objective, unpack
 from dtrain.strategies.totals import Totals
 
 # Steps written out one after the other in a packed call; see docs/design.md.
@@ -49,6 +51,10 @@ class Trainer(Protocol):
         description: lines for the start banner.
         worker_steps: steps that each worker has done in this run; empty if there
             is one process.
+        is_over: the data has ended, after `--epochs`: no step is left to do.
+        passes: how many passes over the data have begun, over all runs; `None` if they
+            cannot be counted.
+        num_steps: the global step at which `--epochs` will end; `None` if nobody knows.
     """
 
     global_step: int
@@ -62,9 +68,15 @@ class Trainer(Protocol):
     checkpoint_options: tf.train.CheckpointOptions
     description: list[str]
     worker_steps: list[int]
+    is_over: bool
+    passes: int | None
+    num_steps: int | None
 
     def train(self, num_steps: int) -> None:
-        """Advances by exactly `num_steps`; some of them may still be under way."""
+        """Advances by exactly `num_steps`, or fewer if the data ends.
+
+        Some of them may still be under way.
+        """
 
     def wait(self) -> None:
         """Returns once every step that was asked for is done."""
@@ -129,32 +141,61 @@ class Step:
         # Variables that the model's calls write, known once a step is traced.
         self.changed: dict[int, keras.Variable] = {}
 
-    def run(self, next_batch: Callable[[], Any], metrics: list) -> tuple:
+    def run(
+        self,
+        iterator: Any,
+        tally: list,
+        may_end: bool = False,
+        within: Callable[[Callable], Any] = lambda step: step(),
+    ) -> tuple:
         """Makes one update, where no other replica takes part in it.
 
         Args:
-            next_batch: returns (x, y) or (x, y, sample_weight).
-            metrics: the metrics' states so far.
+            iterator: of elements (begun, batch), as `input.feed` makes them.
+            tally: see `tally.py`.
+            may_end: the data may end; then nothing is done.
+            within: calls a step as the strategy wants it called.
 
         Returns:
-            The loss, a float32 scalar, and the metrics' new states.
+            The loss, a float32 scalar, and the new tally.
         """
+        if not may_end:
+            return within(lambda: self._run(lambda _: (next(iterator), None), tally))
+        first = iterator.get_next_as_optional()
+
+        def element(index):
+            if self._accumulate_steps == 1:
+                return first.get_value(), None
+            return tf.cond(
+                tf.equal(index, 0),
+                lambda: (first.get_value(), tf.constant(True)),
+                lambda: pipelines.next_or_zeros(iterator),
+            )
+
+        return tf.cond(
+            first.has_value(),
+            lambda: within(lambda: self._run(element, tally)),
+            lambda: (tf.zeros([]), list(tally)),
+        )
+
+    def _run(self, element: Callable, tally: list) -> tuple:
         step = self.take_ticket()
         if self._accumulate_steps == 1:
-            loss, _, gradients, metrics = self.differentiate(
-                next_batch(), step, metrics
-            )
+            batch, _ = element(0)
+            loss, _, gradients, tally = self.differentiate(batch, step, tally)
             self.apply(gradients, step)
-            return loss, metrics
+            return loss, tally_lib.with_update(tally)
 
-        def micro(index, metrics):
-            return [self.sums(next_batch(), step, metrics[0], index)]
+        def micro(index, tallies):
+            batch, is_own = element(index)
+            return [self.sums(batch, step, tallies[0], index, is_own)]
 
         (sums,) = gradients_lib.accumulate(
-            micro, self._accumulate_steps, lambda _: self.zeros(), [metrics]
+            micro, self._accumulate_steps, lambda _: self.zeros(), [tally]
         )
         self.apply(gradients_lib.divide(sums.gradients, sums.weight), step)
-        return tf.math.divide_no_nan(sums.loss, sums.weight), sums.metrics
+        loss = tf.math.divide_no_nan(sums.loss, sums.weight)
+        return loss, tally_lib.with_update(sums.tally)
 
     def take_ticket(self) -> tf.Tensor:
         """Returns the number of this step, 0-based, and counts it.
@@ -166,39 +207,44 @@ class Step:
             resource=self._counter.handle, limit=2**62, T=tf.int64
         )
 
-    def sums(self, batch, step, metrics, micro=0, is_own=None) -> Sums:
+    def peek_ticket(self) -> tf.Tensor:
+        """Returns the number of this step, where nobody else counts meanwhile."""
+        return tf.convert_to_tensor(self._counter)
+
+    def sums(self, element, step, tally, micro=0, is_own=None) -> Sums:
         """Returns what `differentiate` does, times the batch's weight.
 
         Args:
             is_own: a bool scalar; a batch that is not this replica's own has no weight.
                 `None` if all are.
         """
-        loss, weight, gradients, new = self.differentiate(batch, step, metrics, micro)
+        loss, weight, gradients, new = self.differentiate(element, step, tally, micro)
         batches = tf.ones([])
         if is_own is not None:
             batches = tf.cast(is_own, tf.float32)
             weight, loss = (tf.where(is_own, value, 0.0) for value in (weight, loss))
-            new = [tf.where(is_own, a, b) for a, b in zip(new, metrics, strict=True)]
+            new = [tf.where(is_own, a, b) for a, b in zip(new, tally, strict=True)]
         gradients = gradients_lib.scale(gradients, weight)
         return Sums(batches, weight, loss * weight, gradients, new)
 
     # As in Keras' own training: models and losses are called as they are written.
     @tf.autograph.experimental.do_not_convert
     def differentiate(
-        self, batch: Any, step: tf.Tensor, metrics: list, micro: tf.Tensor | int = 0
+        self, element: Any, step: tf.Tensor, tally: list, micro: tf.Tensor | int = 0
     ) -> tuple[tf.Tensor, tf.Tensor, list, list]:
         """Runs one batch forward and backward, and keeps the state it changes.
 
         Args:
-            batch: (x, y) or (x, y, sample_weight).
+            element: (begun, batch), as `input.feed` makes them.
             step: the number of this step.
-            metrics: the metrics' states so far.
+            tally: see `tally.py`.
             micro: which micro-batch of the step this is.
 
         Returns:
             The loss and its weight, float32 scalars; the gradient, one a trainable
-            weight; and the metrics' new states.
+            weight; and the new tally.
         """
+        begun, batch = element
         x, y, sample_weight = unpack(batch)
         draws = (step * self._accumulate_steps + tf.cast(micro, tf.int64)) * (
             _DRAWS_PER_STEP
@@ -208,6 +254,7 @@ class Step:
         state = [
             self._read_state(v, draws) for v in self._model.non_trainable_variables
         ]
+        waited = tally_lib.seconds_between(weights, batch)
         with (
             keras_ways.unscaled_losses(),
             keras_ways.seeds_of_step(self._seed, draws),
@@ -234,7 +281,8 @@ class Step:
             else tf.ensure_shape(g, w.shape)
             for g, w in zip(gradients, weights, strict=True)
         ]
-        return loss, weight, gradients, self._objective.update(metrics, y, y_pred)
+        metrics = self._objective.update(tally_lib.metrics(tally), y, y_pred)
+        return loss, weight, gradients, tally_lib.add(tally, metrics, waited, begun)
 
     def apply(self, gradients: Sequence, step: tf.Tensor) -> None:
         """Updates the weights as number `step` of the run.
@@ -313,10 +361,10 @@ def call(
 
 def pack(
     step: Callable[[Any, Any], tuple[tf.Tensor, Any]],
-    metrics: Callable[[], Any],
+    tally: Callable[[], Any],
     unroll: int = UNROLL,
 ) -> Callable[[Any, tf.Tensor], tuple]:
-    """Returns `(iterator, num_steps) -> (loss_sum, metrics)`, many steps in one call.
+    """Returns `(iterator, num_steps) -> (loss_sum, tally)`, many steps in one call.
 
     Most steps are written out `unroll` at a time, which lets the runtime overlap
     one step's updates with the next one's reads; the rest run one by one. So one
@@ -324,23 +372,23 @@ def pack(
     any of them.
 
     Args:
-        step: `(iterator, metrics) -> (loss, metrics)`.
-        metrics: returns the metrics' states before any step.
+        step: `(iterator, tally) -> (loss, tally)`.
+        tally: returns what it is before any step.
         unroll: how many steps to write out.
     """
 
     # Loops by hand, because AutoGraph wraps what the user's code raises in a stack.
     def packed(iterator, num_steps):
-        def one(index, loss_sum, metrics):
-            loss, metrics = step(iterator, metrics)
-            return index + 1, loss_sum + loss, metrics
+        def one(index, loss_sum, tally):
+            loss, tally = step(iterator, tally)
+            return index + 1, loss_sum + loss, tally
 
         def many(index, *state):
             for _ in range(unroll):
                 _, *state = one(index, *state)
             return index + 1, *state
 
-        state = tf.zeros([], tf.float32), metrics()
+        state = tf.zeros([], tf.float32), tally()
         loops = (many, num_steps // unroll), (one, num_steps % unroll)
         for body, times in loops if unroll > 1 else [(one, num_steps)]:
             start = tf.zeros([], tf.int64)

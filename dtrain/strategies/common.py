@@ -1,17 +1,37 @@
 """What a Trainer does the same way wherever its variables are."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
 from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.evaluation import Evaluation
 from dtrain.strategies.loop_size import LoopSize
 from dtrain.strategies.totals import Totals
+
+
+class Inputs(Protocol):
+    """What a Trainer knows of its training data.
+
+    Attributes:
+        spec: of a batch.
+        counts_passes: whether all pipelines together begin each pass once; else each
+            of them begins its own.
+        has_passes: whether passes can be counted.
+        num_batches: about how many all pipelines have up to `--epochs`; `None` if
+            nobody knows.
+    """
+
+    spec: Any
+    counts_passes: bool
+    has_passes: bool
+    num_batches: int | None
 
 
 class CommonTrainer:
@@ -20,11 +40,12 @@ class CommonTrainer:
     Args:
         experiment: what to train.
         config: without gaps.
-        element_spec: of the training batches.
+        inputs: the training data.
+        num_pipelines: how many read it together.
         model: with its variables where the strategy wants them.
         optimizer: built on the model's trainable variables.
         counter: the global step, an int64 scalar.
-        num_workers: how many packed calls run at a time.
+        num_calls: how many packed calls run at a time.
         replica: which of the replicas of a global batch the model is.
     """
 
@@ -32,25 +53,38 @@ class CommonTrainer:
         self,
         experiment: Experiment,
         config: RunConfig,
-        element_spec: Any,
+        inputs: Inputs,
+        num_pipelines: int,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
         counter: tf.Variable,
-        num_workers: int = 1,
+        num_calls: int = 1,
         replica: int = 0,
     ):
         self.global_step = 0
-        self.batch_size = pipelines.batch_size(element_spec, config.batch_size)
-        self.examples_per_step = self.batch_size * config.accumulate_steps
-        self.checkpoint = parts.make_checkpoint(model, optimizer, counter)
+        self.is_over = False
+        self.batch_size = pipelines.batch_size(inputs.spec, config.batch_size)
+        sharing = self.replicas if self.is_synchronous else 1
+        self._batches_per_step = sharing * config.accumulate_steps
+        self.examples_per_step = self.batch_size * self._batches_per_step
+        self._inputs = inputs
+        self._num_pipelines = num_pipelines
+        self._may_end = config.epochs is not None
+        self._epochs = config.epochs
+        # The place in the data: batches done and passes begun, over all pipelines.
+        self._place = (0, 0)
+        with tf.device(counter.device):
+            self._place_variable = tf.Variable([0, 0], dtype=tf.int64, name="data")
+        self.checkpoint = parts.make_checkpoint(
+            model, optimizer, counter, self._place_variable
+        )
         self._optimizer = optimizer
         self._counter = counter
         self._keep_rate = parts.rate_keeper(optimizer)
-        self._loop_size = LoopSize(config.steps_per_loop, num_workers)
-        self._objective = parts.make_objective(experiment, model, element_spec)
-        sharing = self.replicas if self.is_synchronous else 1
-        self._objective.check_mean(sharing * config.accumulate_steps)
-        self.totals = Totals(self._objective)
+        self._loop_size = LoopSize(config.steps_per_loop, num_calls)
+        self._objective = parts.make_objective(experiment, model, inputs.spec)
+        self._objective.check_mean(self._batches_per_step)
+        self.totals = Totals(self._objective, num_pipelines)
         self._accumulate_steps = config.accumulate_steps
         self._step = base.Step(
             model,
@@ -61,11 +95,28 @@ class CommonTrainer:
             replica,
             config.seed,
         )
-        self._evaluation = Evaluation(experiment, model, self._objective)
+        self._evaluation = Evaluation(
+            experiment, model, self._objective, config.batch_size
+        )
 
     @property
     def steps_per_loop(self) -> int:
         return self._loop_size.steps
+
+    @property
+    def passes(self) -> int | None:
+        if not self._inputs.has_passes:
+            return None
+        _, begun = self._place
+        if not self._inputs.counts_passes:
+            begun = -(-begun // self._num_pipelines)
+        return begun if self._epochs is None else min(begun, self._epochs)
+
+    @property
+    def num_steps(self) -> int | None:
+        if self._inputs.num_batches is None:
+            return None
+        return -(-self._inputs.num_batches // self._batches_per_step)
 
     def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         return self._evaluation.run(is_over)
@@ -75,26 +126,50 @@ class CommonTrainer:
 
     def before_save(self) -> None:
         self._optimizer.iterations.assign(self.global_step)
+        batches, passes = self._place
+        if self.is_over and self._inputs.counts_passes:
+            passes = self._epochs + 1  # one more than has begun: the last is complete
+        self._place_variable.assign([batches, passes])
 
     def after_restore(self) -> None:
         self._keep_rate()
         self.global_step = int(self._counter.numpy())
+        batches, passes = self._place_variable.numpy()
+        self._place = (int(batches), int(passes))
 
-    def _pack(self, run: Callable = lambda step: step()) -> Callable:
+    def _pack(self, within: Callable = lambda step: step()) -> Callable:
         """Returns `(iterator, num_steps) -> totals`: many steps, to be traced.
 
         Args:
-            run: calls a step as the strategy wants it called.
+            within: calls a step as the strategy wants it called.
         """
 
-        def step(iterator, metrics):
-            return run(lambda: self._step.run(lambda: next(iterator), metrics))
+        def step(iterator, tally):
+            return self._step.run(iterator, tally, self._may_end, within)
 
         unroll = max(1, base.UNROLL // self._accumulate_steps)
-        packed = base.pack(step, self._objective.initial_states, unroll)
+        packed = base.pack(step, self._start_tally, unroll)
         return lambda *args: self._objective.pack(*packed(*args))
 
-    def _note(self, totals: Any, num_steps: int) -> None:
-        """Takes in a packed call that is done."""
-        self.totals.add(totals, num_steps)
-        self.global_step += num_steps
+    def _start_tally(self) -> list[tf.Tensor]:
+        return tally_lib.start(self._objective.initial_states())
+
+    def _note(
+        self,
+        totals: np.ndarray,
+        updates: int,
+        begun: int,
+        waits: Sequence[tuple[int, float, float]],
+    ) -> None:
+        """Takes in a packed call that is done.
+
+        Args:
+            totals: as `Objective.pack` makes them.
+            updates: that it made.
+            begun: passes over the data that its batches began.
+            waits: (pipeline, seconds that steps waited for it, seconds of the call).
+        """
+        self.totals.add(totals, updates, waits)
+        self.global_step += updates
+        batches, passes = self._place
+        self._place = batches + updates * self._batches_per_step, passes + begun

@@ -7,10 +7,11 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.experiment import Experiment
-from dtrain.strategies import pipelines
+from dtrain.input import feed
+from dtrain.input.form import rows
 from dtrain.strategies.base import call
 from dtrain.strategies.failures import explained
-from dtrain.strategies.objective import Objective, rows, unpack
+from dtrain.strategies.objective import Objective, unpack
 
 
 class Evaluation:
@@ -23,16 +24,21 @@ class Evaluation:
         experiment: whose `eval_data`.
         model: built; of its variables only the values are used.
         objective: loss and metrics.
+        batch_size: examples in a batch of arrays.
     """
 
     def __init__(
-        self, experiment: Experiment, model: keras.Model, objective: Objective
+        self,
+        experiment: Experiment,
+        model: keras.Model,
+        objective: Objective,
+        batch_size: int,
     ):
         self._model = model
         self._objective = objective
         self._data = None
         if experiment.eval_data is not None:
-            self._data = pipelines.open_evaluation(experiment.eval_data)
+            self._data = feed.open_evaluation(experiment.eval_data, batch_size)
 
     def run(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         """Returns loss, metrics and "examples"; `None` if there is no data.

@@ -8,6 +8,11 @@ import tensorflow as tf
 
 from dtrain import errors
 
+NO_BATCH = (
+    "train_data gives no batch: there are no examples in it, or in this worker's part "
+    "of it. With drop_remainder=True a batch must not be larger than that."
+)
+
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
@@ -31,10 +36,7 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
             f"The connection to {who} is lost: {_first_line(text)}"
         )
     if isinstance(error, tf.errors.OutOfRangeError):
-        return errors.TrainingFailed(
-            "The data ended without a batch. With drop_remainder=True a batch must "
-            "not be larger than a worker's share of it."
-        )
+        return errors.TrainingFailed(NO_BATCH)
     if isinstance(error, tf.errors.NotFoundError):
         return errors.TrainingFailed(
             f"{_first_line(text)} The process that reads a file has to see it: each "
@@ -43,11 +45,54 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
     return errors.TrainingFailed(f"{type(error).__name__}: {_first_line(text)}")
 
 
+def describe_input(error: tf.errors.OpError) -> str | None:
+    """Returns what failed in a pipeline, with the user's traceback if it has one.
+
+    Args:
+        error: of a step.
+
+    Returns:
+        `None` if it is not the pipeline that failed.
+    """
+    text = error.message
+    if isinstance(error, tf.errors.OutOfRangeError):
+        return NO_BATCH
+    if "IteratorGetNext" not in text:
+        return None
+    frames = _users_frames(text)
+    if not frames:
+        return explain(error).args[0]
+    # What was raised is the user's: TensorFlow's name for it tells nothing.
+    head = _first_line(text)
+    lines = ["Traceback (most recent call last):", *frames, head.rstrip(".")]
+    return "\n".join([head, *lines])
+
+
+def _users_frames(text: str) -> list[str]:
+    """Returns the lines of a traceback, in a message, that are the user's."""
+    frames, own = [], False
+    for line in text.splitlines():
+        match = re.match(r'  File "(.+)", line \d+, in ', line)
+        if match:
+            own = errors.is_users(match[1])
+        elif line.strip() and not line.startswith("    "):
+            own = False
+        if own and line.strip() and line not in frames:
+            frames.append(line)
+    return frames
+
+
 def _first_line(text: str) -> str:
     """Returns what TensorFlow says, without the graph and the stack around it."""
     text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]", "", text)
     text = re.sub(
         r"Error in user-defined function passed to .*?: Iterator::\S+: ", "", text
+    )
+    text = re.sub(
+        r"Failed to get element from worker \S+: (Failed to get an element, with a "
+        r"nonretryable error: )?",
+        "",
+        text,
     )
     notes = ("Graph execution", "Detected at", "<stack", "File ", "Additional GRPC")
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]

@@ -15,40 +15,40 @@ class Sums(NamedTuple):
         loss: the batches' losses, each times its weight.
         gradients: likewise, one a trainable weight; `None` where the loss does not
             depend on it.
-        metrics: the metrics' states after these batches.
+        tally: after these batches; see `tally.py`.
     """
 
     batches: tf.Tensor
     weight: tf.Tensor
     loss: tf.Tensor
     gradients: list
-    metrics: list[tf.Tensor]
+    tally: list[tf.Tensor]
 
 
 def accumulate(
     micro: Callable[[tf.Tensor, list[list]], list[Sums]],
     times: int,
     zeros: Callable[[int], list[tf.Tensor]],
-    metrics: list[list],
+    tallies: list[list],
 ) -> list[Sums]:
     """Adds up micro-batches, traced once however many there are.
 
     Args:
-        micro: `(index, metrics) -> sums`, both by local replica.
+        micro: `(index, tallies) -> sums`, both by local replica.
         times: how often to call it, at least once.
         zeros: returns a local replica's gradient of nothing.
-        metrics: the metrics' states before, by local replica.
+        tallies: before, by local replica.
 
     Returns:
         Sums by local replica, with dense gradients.
     """
     if times == 1:
-        return micro(tf.zeros([], tf.int64), metrics)
+        return micro(tf.zeros([], tf.int64), tallies)
     unreached: set[int] = set()  # weights that the loss does not depend on
 
     def body(index, before):
         after = []
-        parts = micro(index, [sums.metrics for sums in before])
+        parts = micro(index, [sums.tally for sums in before])
         for old, new in zip(before, parts, strict=True):
             unreached.update(i for i, g in enumerate(new.gradients) if g is None)
             gradients = [
@@ -56,12 +56,12 @@ def accumulate(
                 for a, b in zip(old.gradients, new.gradients, strict=True)
             ]
             sums = [a + b for a, b in zip(old[:3], new[:3], strict=True)]
-            after.append(Sums(*sums, gradients, new.metrics))
+            after.append(Sums(*sums, gradients, new.tally))
         return index + 1, after
 
     start = [
-        Sums(*[tf.zeros([])] * 3, zeros(k), list(states))
-        for k, states in enumerate(metrics)
+        Sums(*[tf.zeros([])] * 3, zeros(k), list(tally))
+        for k, tally in enumerate(tallies)
     ]
     _, result = tf.while_loop(
         lambda index, _: index < times, body, (tf.zeros([], tf.int64), start)

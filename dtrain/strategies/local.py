@@ -3,14 +3,17 @@
 Heir of a plain `tf.Session` on one machine.
 """
 
+import time
+
 import keras
 import tensorflow as tf
 
 from dtrain.config import RunConfig
-from dtrain.experiment import Experiment, InputContext
+from dtrain.experiment import Experiment
+from dtrain.input.share import Share
 from dtrain.strategies import parts, pipelines
+from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
-from dtrain.strategies.failures import explained
 
 
 class LocalTrainer(CommonTrainer):
@@ -28,25 +31,31 @@ class LocalTrainer(CommonTrainer):
         self.description: list[str] = []
         self.checkpoint_options = tf.train.CheckpointOptions()
 
-        keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
-        data = pipelines.open_training(experiment.train_data, InputContext())
-        self._iterator = iter(data)
+        share = Share(seed=config.seed, epochs=config.epochs)
+        self._input = pipelines.OwnInput(
+            experiment.train_data, share, config.batch_size
+        )
+        self._iterator: tf.data.Iterator | None = None
 
         keras.utils.set_random_seed(config.seed)
-        model = parts.build_model(experiment, data.element_spec)
+        model = parts.build_model(experiment, self._input.spec)
         optimizer = parts.make_optimizer(experiment, config)
         optimizer.build(model.trainable_variables)
         with tf.device("CPU:0"):  # where alone fetch-and-add is implemented
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-        super().__init__(
-            experiment, config, data.element_spec, model, optimizer, counter
-        )
+        super().__init__(experiment, config, self._input, 1, model, optimizer, counter)
         self._packed = tf.function(self._pack(), autograph=False)
 
     def train(self, num_steps: int) -> None:
-        with explained(), self._loop_size.timed(num_steps):
+        started = time.monotonic()
+        with self._input.explained(), self._loop_size.timed(num_steps):
+            if self._iterator is None:
+                self._iterator = self._input.open(self._place)
             totals = self._packed(self._iterator, tf.constant(num_steps, tf.int64))
-        self._note(totals.numpy(), num_steps)
+        waited, begun, updates = tally_lib.tail(totals.numpy())
+        self.is_over = updates < num_steps
+        waits = [(0, waited, time.monotonic() - started)]
+        self._note(totals.numpy(), updates, begun, waits)
 
     def wait(self) -> None:
         """Does nothing: no step is ever under way between two calls."""

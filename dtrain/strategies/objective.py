@@ -30,11 +30,6 @@ def unpack(batch: Any) -> tuple[Any, Any, Any]:
     return (*batch, None)[:3]
 
 
-def rows(x: Any) -> tf.Tensor:
-    """Returns the number of examples in a batch, an int64 scalar."""
-    return tf.shape(tf.nest.flatten(x)[0], tf.int64)[0]
-
-
 class Objective:
     """Losses and metrics of an experiment.
 

@@ -10,14 +10,15 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
+from dtrain.input import form
 from dtrain.strategies.objective import Objective, unpack
 
 
 def make_objective(
-    experiment: Experiment, model: keras.Model, element_spec
+    experiment: Experiment, model: keras.Model, batch_spec: Any
 ) -> Objective:
     """Returns losses and metrics that fit the model's outputs for such batches."""
-    x, y, _ = unpack(element_spec)
+    x, y, _ = unpack(batch_spec)
     outputs = model.compute_output_spec(symbols(x))
     y_pred = keras.tree.map_structure(
         lambda t: tf.zeros([size or 1 for size in t.shape], t.dtype), outputs
@@ -60,11 +61,11 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
     return optimizer
 
 
-def build_model(experiment: Experiment, element_spec: Any) -> keras.Model:
+def build_model(experiment: Experiment, batch_spec: Any) -> keras.Model:
     """Returns the experiment's model with its variables made.
 
     Args:
-        element_spec: of the training batches; a model that does not know its input
+        batch_spec: of the training batches; a model that does not know its input
             yet is called once on symbols of that shape.
 
     Raises:
@@ -77,7 +78,7 @@ def build_model(experiment: Experiment, element_spec: Any) -> keras.Model:
             "keras.Model (Keras 3)."
         )
     if not model.built or not model.variables:
-        model(symbols(unpack(element_spec)[0]))
+        model(symbols(unpack(batch_spec)[0]))
     if any(layer.compute_dtype == "float16" for layer in model.layers):
         raise errors.UsageError(
             "The model computes in float16, which needs a loss scale to train. Use "
@@ -91,18 +92,24 @@ def build_model(experiment: Experiment, element_spec: Any) -> keras.Model:
 def symbols(spec: Any) -> Any:
     """Returns symbolic inputs for a structure of TensorSpecs; sizes may be free."""
     return tf.nest.map_structure(
-        lambda leaf: keras.KerasTensor(leaf.shape.as_list(), leaf.dtype.name), spec
+        lambda leaf: keras.KerasTensor(
+            leaf.shape.as_list(),
+            leaf.dtype.name,
+            sparse=isinstance(leaf, tf.SparseTensorSpec),
+        ),
+        spec,
     )
 
 
 def example_of_zeros(spec: Any) -> Any:
-    """Returns a batch of one example of zeros for a structure of TensorSpecs."""
+    """Returns a batch of one example of zeros for a structure of TypeSpecs."""
 
-    def zeros(leaf: tf.TensorSpec) -> tf.Tensor:
-        shape = [1, *leaf.shape.as_list()[1:]]
-        return tf.zeros([size or 1 for size in shape], leaf.dtype)
+    def one(leaf: tf.TypeSpec) -> tf.TypeSpec:
+        if not isinstance(leaf, tf.TensorSpec):
+            return leaf
+        return tf.TensorSpec([1, *leaf.shape.as_list()[1:]], leaf.dtype)
 
-    return tf.nest.map_structure(zeros, spec)
+    return form.zeros(tf.nest.map_structure(one, spec))
 
 
 def rate_keeper(optimizer: keras.optimizers.Optimizer) -> Callable[[], None]:
@@ -121,9 +128,13 @@ def rate_keeper(optimizer: keras.optimizers.Optimizer) -> Callable[[], None]:
     return keep
 
 
-def make_checkpoint(model, optimizer, counter: tf.Variable) -> tf.train.Checkpoint:
+def make_checkpoint(
+    model, optimizer, counter: tf.Variable, place: tf.Variable
+) -> tf.train.Checkpoint:
     """Returns the checkpoint of a run: the same layout under every strategy."""
-    return tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=counter)
+    return tf.train.Checkpoint(
+        model=model, optimizer=optimizer, global_step=counter, data=place
+    )
 
 
 def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:

@@ -8,21 +8,27 @@ runs again what a lost worker had begun.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 
+from dtrain import errors
 from dtrain.cluster.spec import Cluster
 from dtrain.config import RunConfig
-from dtrain.console import Console
-from dtrain.experiment import Experiment, InputContext
-from dtrain.strategies import parts, pipelines
+from dtrain.experiment import Experiment
+from dtrain.runtime import calls
+from dtrain.runtime.input_service import PAUSE
+from dtrain.strategies import failures, parts
+from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
-from dtrain.strategies.failures import explained
 from dtrain.strategies.placement import PlacementBySize
+from dtrain.strategies.worker_inputs import WorkerInputs
 
 # One running and one waiting closure keep a worker busy.
 _CLOSURES_PER_WORKER = 2
@@ -36,7 +42,6 @@ class PsTrainer(CommonTrainer):
         experiment: what to train.
         config: without gaps.
         cluster: with a chief, which is this process.
-        console: for warnings.
         check: called about once a second while waiting for workers; raises what
             should end the wait.
     """
@@ -46,7 +51,6 @@ class PsTrainer(CommonTrainer):
         experiment: Experiment,
         config: RunConfig,
         cluster: Cluster,
-        console: Console,
         check: Callable[[], None],
     ):
         self.is_synchronous = False
@@ -56,18 +60,12 @@ class PsTrainer(CommonTrainer):
         strategy = _connect(cluster)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
-        keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
-        dataset_function = _trace_input(experiment, cluster.num_workers)
-        warning = pipelines.describe_costs(dataset_function)
-        if warning:
-            console.line(warning)
-        element_spec = dataset_function.structured_outputs.element_spec
-
+        self._workers = WorkerInputs(config, cluster, check)
         keras.utils.set_random_seed(config.seed)
         placement = PlacementBySize(cluster.num_ps)
         with placement.scope(strategy):
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-            model = parts.build_model(experiment, element_spec)
+            model = parts.build_model(experiment, self._workers.spec)
             optimizer = parts.make_optimizer(experiment, config)
             optimizer.build(model.trainable_variables)
         self.description = placement.describe()
@@ -75,21 +73,43 @@ class PsTrainer(CommonTrainer):
         super().__init__(
             experiment,
             config,
-            element_spec,
+            self._workers,
+            cluster.num_workers,
             model,
             optimizer,
             counter,
             cluster.num_workers,
         )
+        # Batches that this run's steps have taken, by worker: one that is started again
+        # reads here where it was.
+        with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
+            self._taken = tf.Variable(
+                tf.zeros([cluster.num_workers], tf.int64), name="taken"
+            )
+        # Which workers have come to the end of their data.
+        self._has_ended = [False] * cluster.num_workers
 
         packed = self._pack(strategy.run)
-        self._closure = tf.function(
-            lambda iterator, num_steps: (packed(iterator, num_steps), _worker_index()),
-            autograph=False,
-        )
-        self._iterator = iter(
-            self._coordinator.create_per_worker_dataset(dataset_function)
-        )
+
+        def closure(iterator, num_steps):
+            started = tf.timestamp()
+            with tf.control_dependencies([started]):
+                num_steps = tf.identity(num_steps)
+            totals = packed(iterator, num_steps)
+            with tf.control_dependencies([totals]):
+                seconds = tf.timestamp() - started
+            worker, updates = _worker_index(), tf.cast(totals[-1], tf.int64)
+            self._taken.scatter_add(
+                tf.IndexedSlices(updates * config.accumulate_steps, worker)
+            )
+            if self._may_end:  # while others go on
+                tf.cond(
+                    updates > 0, lambda: tf.constant(b""), lambda: calls.call(PAUSE)
+                )
+            return totals, worker, seconds
+
+        self._closure = tf.function(closure, autograph=False)
+        self._iterator = None
         self._num_lanes = _CLOSURES_PER_WORKER * cluster.num_workers
         self._lanes = concurrent.futures.ThreadPoolExecutor(self._num_lanes)
         # What is under way: the fetch of each closure, and its number of steps.
@@ -97,7 +117,11 @@ class PsTrainer(CommonTrainer):
 
     def train(self, num_steps: int) -> None:
         self._collect(room_for=1)
-        with explained():
+        if self.is_over:
+            return
+        with self._explained():
+            if self._iterator is None:
+                self._iterator = self._open()
             remote = self._coordinator.schedule(
                 self._closure,
                 args=(self._iterator, tf.constant(num_steps, tf.int64)),
@@ -107,7 +131,7 @@ class PsTrainer(CommonTrainer):
 
     def wait(self) -> None:
         self._collect(room_for=self._num_lanes)
-        with explained():
+        with self._explained():
             self._coordinator.join()
         self._loop_size.pause()
         # The truth: a lost worker's steps may have been counted, and run again.
@@ -119,11 +143,15 @@ class PsTrainer(CommonTrainer):
             finished = [future for future in self._under_way if future.done()]
             for future in finished:
                 num_steps = self._under_way.pop(future)
-                with explained():
-                    totals, worker = future.result()
-                self._note(totals, num_steps)
-                self._loop_size.note(num_steps)
-                self.worker_steps[int(worker)] += num_steps
+                with self._explained():
+                    totals, worker, seconds = future.result()
+                waited, begun, updates = tally_lib.tail(totals)
+                worker = int(worker)
+                self._note(totals, updates, begun, [(worker, waited, float(seconds))])
+                self._loop_size.note(updates)
+                self.worker_steps[worker] += updates
+                self._has_ended[worker] |= updates < num_steps
+                self.is_over = all(self._has_ended)
             if len(self._under_way) + room_for <= self._num_lanes:
                 return
             done, _ = concurrent.futures.wait(
@@ -133,6 +161,27 @@ class PsTrainer(CommonTrainer):
             )
             if not done:
                 self._check()
+
+    def _open(self) -> Any:
+        """Returns an iterator of every worker's batches, from the run's place on."""
+        function = self._workers.function(self._place, self._taken)
+        return iter(self._coordinator.create_per_worker_dataset(function))
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns TensorFlow's errors into dtrain's; the user's own code comes first."""
+        try:
+            yield
+        except (tf.errors.OpError, cluster_coordinator.ClosureInputError) as error:
+            # What opens a worker's data anew, after a loss, is wrapped.
+            error = getattr(error, "original_exception", error)
+            if not isinstance(error, tf.errors.OpError):
+                raise error
+            if not isinstance(error, tf.errors.UnavailableError):
+                text = self._workers.find_failure(error)
+                if text is not None:
+                    raise errors.TrainingFailed(text) from error
+            raise failures.explain(error) from error
 
     def _choose_saver(self, model_dir: str, num_ps: int) -> tf.train.CheckpointOptions:
         """Lets each ps write its own shard, if it sees the model directory.
@@ -162,18 +211,6 @@ class PsTrainer(CommonTrainer):
         )
 
 
-def _trace_input(experiment: Experiment, num_workers: int):
-    """Traces train_data here; each worker runs the trace on its own machine."""
-
-    @tf.function(autograph=False)
-    def open_pipeline():
-        context = InputContext(num_workers, _worker_index(), 1)
-        data = pipelines.open_training(experiment.train_data, context)
-        return data.prefetch(tf.data.AUTOTUNE)
-
-    return open_pipeline.get_concrete_function()
-
-
 def _connect(cluster: Cluster) -> tf.distribute.ParameterServerStrategy:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster.to_dict()),
@@ -181,7 +218,7 @@ def _connect(cluster: Cluster) -> tf.distribute.ParameterServerStrategy:
         task_id=0,
         rpc_layer="grpc",
     )
-    with explained():
+    with failures.explained():
         return tf.distribute.ParameterServerStrategy(
             resolver, variable_partitioner=None
         )

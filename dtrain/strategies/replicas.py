@@ -10,6 +10,7 @@ each, and sums.
 
 import enum
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,16 +21,18 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.experiment import Experiment, InputContext
+from dtrain.experiment import Experiment
+from dtrain.input.share import Share
 from dtrain.runtime.collectives import Group, all_reduce
-from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies import base, failures, parts, pipelines
 from dtrain.strategies import gradients as gradients_lib
+from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
-from dtrain.strategies.failures import explained
 from dtrain.strategies.reduction import Reduction
 
 # Values of replicas that are farther apart, relatively, differ by more than rounding.
 _ROUNDING = 1e-2
+_TAIL = 3  # what follows loss, metrics and waits in the totals of a call
 _PER_UNIT = 10**12  # a distance, as a whole number
 
 
@@ -69,11 +72,21 @@ class ReplicatedTrainer(CommonTrainer):
         self._own = np.ones(len(group.devices))  # batches in the last call
         self._reduction = Reduction(config.gradient_dtype, group.size)
 
-        keras.utils.set_random_seed(config.seed)  # shuffles without a seed, too
-        context = InputContext(group.num_processes, group.process, group.size)
-        data = pipelines.open_training(experiment.train_data, context)
-        self._iterator = iter(data)
-        element_spec = data.element_spec
+        share = Share(
+            group.process,
+            group.num_processes,
+            group.size,
+            config.data_sharding,
+            config.seed,
+            config.epochs,
+        )
+        self._input = pipelines.OwnInput(
+            experiment.train_data, share, config.batch_size
+        )
+        self._iterator: tf.data.Iterator | None = None
+        self._iterator_spec = tf.data.IteratorSpec(
+            pipelines.element_spec(self._input.spec)
+        )
 
         with tf.device(group.host()):  # where it can be counted up
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
@@ -81,7 +94,7 @@ class ReplicatedTrainer(CommonTrainer):
         for device in group.devices:
             keras.utils.set_random_seed(config.seed)
             with tf.device(device):
-                model = parts.build_model(experiment, element_spec)
+                model = parts.build_model(experiment, self._input.spec)
                 optimizer = parts.make_optimizer(experiment, config)
                 optimizer.build(model.trainable_variables)
             self._models.append(model)
@@ -91,13 +104,13 @@ class ReplicatedTrainer(CommonTrainer):
         super().__init__(
             experiment,
             config,
-            element_spec,
+            self._input,
+            group.num_processes,
             self._models[0],
             self._optimizers[0],
             counter,
             replica=group.first,
         )
-        self.examples_per_step *= self.replicas
         self._steps = [self._step] + [
             base.Step(
                 self._models[k],
@@ -121,14 +134,21 @@ class ReplicatedTrainer(CommonTrainer):
 
     def train(self, num_steps: int) -> None:
         self._share_once()
+        started = time.monotonic()
         with self._loop_size.timed(num_steps):
-            totals, has_data = self._together(Work.TRAIN, num_steps)
-        if not has_data:
-            raise errors.TrainingFailed(
-                "No replica has a batch. With drop_remainder=True a batch must not be "
-                "larger than a worker's share of the data."
-            )
-        self._note(totals, num_steps)
+            totals = self._together(Work.TRAIN, num_steps)
+        seconds = time.monotonic() - started
+        processes = self._group.num_processes
+        begun, updates, batches = (int(value) for value in totals[-_TAIL:])
+        waits = totals[-_TAIL - processes : -_TAIL]
+        if self._may_end:
+            # A step without any batch is none; the last ones had none.
+            self.is_over = batches < num_steps
+        elif not batches:
+            raise errors.TrainingFailed(failures.NO_BATCH)
+        self._note(
+            totals, updates, begun, [(i, w, seconds) for i, w in enumerate(waits)]
+        )
 
     def wait(self) -> None:
         """Does nothing: no step is ever under way between two calls."""
@@ -159,7 +179,7 @@ class ReplicatedTrainer(CommonTrainer):
 
     def _together(self, work: Work, number: int = 0) -> Any:
         """Does what all processes do at the same time; here there is one."""
-        with explained():
+        with self._input.explained():
             return self._works[work](number)
 
     def _call(self, function: Callable, *args) -> Any:
@@ -169,19 +189,23 @@ class ReplicatedTrainer(CommonTrainer):
     # The work itself.
 
     def _share(self, step: int) -> None:
-        """Gives every replica the first one's variables, and the global step."""
+        """Gives every replica the first one's variables, and the place in the data."""
         self._counter.assign(step)
+        place = self._call(self._tell, tf.constant(self._place, tf.int64)).numpy()
+        self._place = (int(place[0]), int(place[1]))
+        if self._iterator is None or self._opened_at != self._place:
+            self._opened_at = self._place
+            self._iterator = self._input.open(self._place)
         if self.replicas > 1:
             _overwrite(self._variables(), self._call(self._share_values))
 
-    def _train(self, num_steps: int) -> tuple[Any, bool]:
-        """Returns the totals, and whether any replica had a batch of its own."""
+    def _train(self, num_steps: int) -> np.ndarray:
+        """Returns totals as `_pack` makes them."""
         totals, own = self._call(
             self._packed, self._iterator, tf.constant(num_steps, tf.int64)
         )
         self._own = own.numpy()  # by local replica
-        *totals, total_own = totals.numpy()
-        return np.asarray(totals), total_own > 0
+        return totals.numpy()
 
     def _settle(self, step: int) -> None:
         """Makes replicas agree on what each has for itself, and sees that they do.
@@ -203,33 +227,42 @@ class ReplicatedTrainer(CommonTrainer):
 
     def _pack(self) -> Callable:
         def start():
-            states = [self._objective.initial_states() for _ in self._group.devices]
-            return tf.zeros([len(self._group.devices)]), states
+            tallies = [self._start_tally() for _ in self._group.devices]
+            return tf.zeros([len(self._group.devices)]), tallies
 
         batches = self._accumulate_steps * len(self._group.devices)
         unroll = max(1, base.UNROLL // batches)
         packed = base.pack(self._take_step, start, unroll)
 
         def all_steps(iterator, num_steps):
-            loss, (own, states) = packed(iterator, num_steps)
-            local = [tf.add_n(list(parts)) for parts in zip(*states, strict=True)]
-            totals = self._objective.pack(loss, local)
-            count = tf.cast(tf.reduce_sum(own), totals.dtype)
-            totals = tf.concat([totals, [count]], 0)
-            return self._group.sum_over_processes(totals), own
+            loss, (own, tallies) = packed(iterator, num_steps)
+            local = [tf.add_n(list(parts)) for parts in zip(*tallies, strict=True)]
+            totals = self._objective.pack(loss, tally_lib.metrics(local))
+            waited, begun, _ = tally_lib.extras(local)
+            waited /= len(tallies)
+            group = self._group
+            waits = tf.one_hot(group.process, group.num_processes, dtype=tf.float64)
+            # All make the same updates: the first one counts them.
+            updates = tally_lib.extras(tallies[0])[-1] * (group.process == 0)
+            batches = tf.cast(tf.reduce_sum(own), tf.float64)
+            totals = tf.concat(
+                [totals, waits * waited, tf.stack([begun, updates, batches])], 0
+            )
+            return group.sum_over_processes(totals), own
 
         return all_steps
 
     def _take_step(self, iterator, state) -> tuple[tf.Tensor, tuple]:
         """Makes one update from one global batch."""
-        own, metrics = state
-        step = self._steps[0].take_ticket()
+        own, tallies = state
+        first = self._steps[0]
+        step = first.peek_ticket() if self._may_end else first.take_ticket()
 
-        def micro(index, metrics):
+        def micro(index, tallies):
             batches = [pipelines.next_or_zeros(iterator) for _ in self._group.devices]
             return self._group.each(
                 lambda k: self._steps[k].sums(
-                    batches[k][0], step, metrics[k], index, batches[k][1]
+                    batches[k][0], step, tallies[k], index, batches[k][1]
                 )
             )
 
@@ -237,21 +270,31 @@ class ReplicatedTrainer(CommonTrainer):
             micro,
             self._accumulate_steps,
             lambda k: self._steps[k].zeros(),
-            metrics,
+            tallies,
         )
         reduced = self._group.each(
             lambda k: self._reduction.sum(
                 sums[k].gradients, sums[k].weight, self._group.first + k, all_reduce
             )
         )
-        for k, device in enumerate(self._group.devices):
-            gradients, total = reduced[k]
-            with tf.device(device):
-                self._steps[k].apply(gradients_lib.divide(gradients, total), step)
+
+        def update() -> tf.Tensor:
+            for k, device in enumerate(self._group.devices):
+                gradients, total = reduced[k]
+                with tf.device(device):
+                    self._steps[k].apply(gradients_lib.divide(gradients, total), step)
+            if self._may_end:
+                first.take_ticket()
+            return tf.ones([], tf.float64)
+
         total = reduced[0][1]
+        if self._may_end:  # where no replica has a batch, there is nothing to do
+            updates = tf.cond(total > 0, update, lambda: tf.zeros([], tf.float64))
+        else:
+            updates = update()
         loss = tf.math.divide_no_nan(tf.add_n([s.loss for s in sums]), total)
         own += tf.stack([s.batches for s in sums])
-        return loss, (own, [s.metrics for s in sums])
+        return loss, (own, [tally_lib.with_update(s.tally, updates) for s in sums])
 
     # Over all replicas.
 
@@ -289,6 +332,12 @@ class ReplicatedTrainer(CommonTrainer):
             return [average(k, variable, count) for variable in changed[k]]
 
         return self._group.each(average_all)
+
+    @tf.function(autograph=False)
+    def _tell(self, own: tf.Tensor) -> tf.Tensor:
+        """Returns what the first process gives."""
+        mine = own if self._group.process == 0 else tf.zeros_like(own)
+        return self._group.sum_over_processes(mine)
 
     @tf.function(autograph=False)
     def _gather(self, own: tf.Tensor) -> tf.Tensor:

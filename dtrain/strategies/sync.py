@@ -31,6 +31,8 @@ _ALIKE = (
     "accumulate_steps",
     "gradient_dtype",
     "seed",
+    "epochs",
+    "data_sharding",
 )
 
 
@@ -73,7 +75,7 @@ class SyncTrainer(ReplicatedTrainer):
         )
         # Keras keeps what it needs for tracing by thread: this one.
         self._packed = self._packed.get_concrete_function(
-            self._iterator, tf.TensorSpec([], tf.int64)
+            self._iterator_spec, tf.TensorSpec([], tf.int64)
         )
 
     def follow(self) -> int:

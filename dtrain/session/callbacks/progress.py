@@ -10,6 +10,10 @@ import rich.progress
 from dtrain.session.callbacks.base import Callback, crosses, next_multiple
 from dtrain.session.speedometer import Speedometer
 
+# Steps that wait for a larger part of their time are worth a word.
+_MUCH = 0.2
+_MOST_NAMED = 4  # workers whose shares fit into a line
+
 
 class ProgressDisplay(Callback):
     """Heir of `LoggingTensorHook` and `StepCounterHook`, for people.
@@ -31,16 +35,19 @@ class ProgressDisplay(Callback):
         self._window = session.window()
         self._step = session.step
         self._speedometer = Speedometer(session.step, self._now)
-        if session.console.is_terminal and session.step < session.last_step:
+        self._advised: set[int] = set()
+        total = session.last_step
+        if session.console.is_terminal and (total is None or session.step < total):
             self._bar = session.console.progress(
                 rich.progress.TextColumn(
-                    "step {task.completed:,.0f}/{task.total:,.0f}"
+                    "step {task.completed:,.0f}"
+                    + ("" if total is None else "/{task.total:,.0f}")
                 ),
                 rich.progress.BarColumn(bar_width=None),
                 rich.progress.TextColumn("{task.fields[figures]}"),
             )
             self._task = self._bar.add_task(
-                "", total=session.last_step, completed=session.step, figures=""
+                "", total=total, completed=session.step, figures=""
             )
             self._bar.start()
 
@@ -51,7 +58,7 @@ class ProgressDisplay(Callback):
 
     def on_loop(self, session):
         if self._bar is not None:
-            shown = min(session.step, session.last_step)
+            shown = min(session.step, session.last_step or session.step)
             self._bar.update(self._task, completed=shown)
         self._speedometer.note(session.step)
         if not crosses(self._step, session.step, self._every):
@@ -60,14 +67,33 @@ class ProgressDisplay(Callback):
         figures = _describe(self._window.take())
         speed = self._speedometer.read(session.step)
         if speed is not None:
-            left = max(session.last_step - session.step, 0) / speed
-            figures += f"  {speed:.1f} steps/s  {_clock(left)} left"
-        line = f"step {session.step}/{session.last_step}  {figures}"
+            figures += f"  {speed:.1f} steps/s"
+            if session.last_step is not None and speed:
+                left = max(session.last_step - session.step, 0) / speed
+                figures += f"  {_clock(left)} left"
+        figures += self._describe_input(session)
+        whole = "" if session.last_step is None else f"/{session.last_step}"
+        line = f"step {session.step}{whole}  {figures}"
         if self._bar is not None:
             self._bar.update(self._task, figures=figures)
             session.console.log(line)
         else:
             session.console.line(line)
+
+    def _describe_input(self, session) -> str:
+        """Returns the pass over the data, and for how long steps wait for it."""
+        text, epochs = "", session.config.epochs
+        if session.trainer.passes is not None:
+            whole = "" if epochs is None else f"/{epochs}"
+            text = f"  epoch {session.trainer.passes}{whole}"
+        waits = self._window.waits
+        slow = [i for i, share in enumerate(waits) if share > _MUCH]
+        if any(index not in self._advised for index in slow):
+            self._advised.update(slow)
+            session.console.line(_advise(slow, waits))
+        if len(waits) > _MOST_NAMED:
+            return text + f"  input {min(waits):.0%} to {max(waits):.0%}"
+        return text + "  input " + "/".join(f"{share:.0%}" for share in waits)
 
     def on_evaluation(self, session, results):
         measured = {key: results[key] for key in results if key != "examples"}
@@ -90,6 +116,22 @@ class ProgressDisplay(Callback):
 
 def _describe(values: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+
+
+def _advise(slow: list[int], waits: list[float]) -> str:
+    """Returns one line on pipelines that steps wait for."""
+    if len(waits) == 1:
+        who = f"Steps wait {waits[0]:.0%} of their time for input."
+    else:
+        who = "Waiting for input: " + ", ".join(
+            f"worker:{index} {waits[index]:.0%} of its time" for index in slow
+        )
+        who += "."
+    return (
+        f"{who} train_data is slower than the model: prefetch, read files in parallel "
+        "(num_parallel_calls, a PyDataset's workers), do less for each batch, or use "
+        "more workers."
+    )
 
 
 def _clock(seconds: float) -> str:

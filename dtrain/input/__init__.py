@@ -1,0 +1,1 @@
+"""From what an experiment's data functions return to batches for the steps."""

@@ -1,0 +1,363 @@
+"""What data functions may return that is no `tf.data.Dataset`, as data sets.
+
+Their Python code is called back from TensorFlow's threads, in this process, and what it
+raises is kept, so that the person who wrote it sees a traceback of their own lines.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.input import stream
+from dtrain.input.form import Form, as_leaf, describe, tuples
+from dtrain.input.share import Share
+
+ENDLESS = (
+    "Experiment(eval_data=...) returned endless data. Evaluation sees every example "
+    "once: leave out repeat()."
+)
+
+
+class Source:
+    """Data that Python code or memory holds.
+
+    Attributes:
+        form: of its batches.
+        failure: what the user's code raised; `None` so far.
+        can_skip: whether it finds a place in the data at once.
+    """
+
+    form: Form
+    can_skip = True
+
+    def __init__(self):
+        self.failure: BaseException | None = None
+
+    def batches(self, share: Share) -> tf.data.Dataset:
+        """Returns elements (passes that begin here, batch) of a share."""
+        raise NotImplementedError
+
+    def num_batches(self, share: Share) -> int | None:
+        """Returns how many a share has up to `--epochs`; `None` if nobody knows."""
+        raise NotImplementedError
+
+    def _kept(self, function: Callable) -> Callable:
+        """Returns the function, with what it raises kept."""
+
+        def call(*args):
+            try:
+                return function(*args)
+            except Exception as error:
+                self.failure = self.failure or error
+                raise
+
+        return call
+
+    def _call(self, function: Callable, argument: tf.Tensor) -> Any:
+        """Returns the batch that a Python function makes, within a trace.
+
+        Args:
+            function: from an array to a list of arrays, as `Form.flatten` has it.
+            argument: given to it.
+        """
+        tensors = tf.numpy_function(self._kept(function), [argument], self.form.dtypes)
+        return self.form.pack(tensors)
+
+
+class Arrays(Source):
+    """Arrays in memory, of which each batch takes rows, shuffled in every pass.
+
+    They stay where they are: TensorFlow sees indices, and the rows of a batch.
+
+    Args:
+        arrays: (x, y) or (x, y, sample_weight), each of equally many rows.
+        batch_size: examples in a batch.
+        field: "train_data" or "eval_data".
+
+    Raises:
+        UsageError: they differ in length, or have none.
+    """
+
+    def __init__(self, arrays: tuple, batch_size: int, field: str):
+        super().__init__()
+        self._batch_size = batch_size
+        self._arrays = tf.nest.flatten(arrays)
+        lengths = {len(array) for array in self._arrays}
+        if len(lengths) > 1:
+            raise errors.UsageError(
+                f"Experiment({field}=...) returned arrays of different lengths: "
+                f"{', '.join(map(str, sorted(lengths)))}. Each example needs a row in "
+                "all of them."
+            )
+        (self.count,) = lengths
+        if not self.count:
+            raise errors.UsageError(f"Experiment({field}=...) returned empty arrays.")
+        first = tf.nest.pack_sequence_as(arrays, [array[:1] for array in self._arrays])
+        self.form = Form.of([first], field)
+
+    def batches(self, share: Share) -> tf.data.Dataset:
+        start = share.all_done if share.sharding == "dynamic" else share.done
+        drawn = stream.draw(share, self.count, self._batch_size, "batches", start)
+        data = drawn.map(
+            lambda numbers, index: (
+                stream.begun(numbers, self.count),
+                self._call(self._take, index),
+            )
+        )
+        if share.epochs is None:  # every batch is full: one shape
+            data = data.map(lambda begun, batch: (begun, self._fix(batch)))
+        return data
+
+    def once(self) -> tf.data.Dataset:
+        """Returns batches of all rows in order, the last one smaller."""
+        rows = tf.data.Dataset.range(self.count).batch(self._batch_size)
+        return rows.map(lambda index: self._call(self._take, index))
+
+    def num_batches(self, share: Share) -> int | None:
+        return stream.length(share, self.count, self._batch_size)
+
+    def _take(self, index: np.ndarray) -> list[np.ndarray]:
+        return [as_leaf(array[index]) for array in self._arrays]
+
+    def _fix(self, batch: Any) -> Any:
+        return tf.nest.map_structure(
+            lambda t: tf.ensure_shape(t, [self._batch_size, *t.shape[1:]]), batch
+        )
+
+
+class Numbered(Source):
+    """A `keras.utils.PyDataset`: batches by number, in a new order every pass.
+
+    Its `workers` threads fetch batches. With `use_multiprocessing` they are threads,
+    too: each worker of a run is a process already.
+
+    Args:
+        data: whose batches.
+        field: "train_data" or "eval_data".
+
+    Raises:
+        UsageError: it has no batch.
+    """
+
+    def __init__(self, data: keras.utils.PyDataset, field: str):
+        super().__init__()
+        self._data = data
+        self.count = data.num_batches  # None: endless
+        if self.count is not None and self.count < 1:
+            raise errors.UsageError(
+                f"Experiment({field}=...) returned a {type(data).__name__} without "
+                "batches: its length is 0."
+            )
+        examples = range(2 if self.count is None else min(2, self.count))
+        self.form = Form.of([data[index] for index in examples], field)
+        self._change = threading.Condition()
+        self._under_way = 0
+        self._pass = 0
+
+    def batches(self, share: Share) -> tf.data.Dataset:
+        start = share.all_done if share.sharding == "dynamic" else share.done
+        # An endless one has a single pass, which is not shuffled.
+        count = self.count or stream.MOST
+        drawn = stream.draw(share, count, 1, "batches", start)
+        order = drawn.map(
+            lambda numbers, index: (
+                stream.begun(numbers, count),
+                numbers[0] // count,
+                numbers[0] if self.count is None else index[0],
+            )
+        )
+        if self.count is not None:
+            self._pass = (start * share.stride[1] + share.stride[0]) // count
+        order = order.map(
+            lambda begun, number, index: (begun, self._next(number, index))
+        )
+        return order.map(
+            lambda begun, index: (begun, self._call(self._fetch, index)),
+            num_parallel_calls=max(self._data.workers, 1),
+        )
+
+    def once(self) -> tf.data.Dataset:
+        """Returns all batches in order."""
+        if self.count is None:
+            raise errors.UsageError(ENDLESS)
+        numbers = tf.data.Dataset.range(self.count)
+        return numbers.map(lambda index: self._call(self._get, index))
+
+    def num_batches(self, share: Share) -> int | None:
+        return None if self.count is None else stream.length(share, self.count, 1)
+
+    def _next(self, number: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        """Returns the index, once the batches of the pass before it are fetched."""
+        result = tf.numpy_function(self._kept(self._enter), [number, index], tf.int64)
+        return tf.ensure_shape(result, [])
+
+    def _enter(self, number: np.ndarray, index: np.ndarray) -> np.ndarray:
+        with self._change:
+            if number != self._pass:
+                self._change.wait_for(lambda: not self._under_way)
+                self._data.on_epoch_end()
+                if hasattr(self._data, "on_epoch_begin"):  # since Keras 3.7
+                    self._data.on_epoch_begin()
+                self._pass = number
+            self._under_way += 1
+        return index
+
+    def _fetch(self, index: np.ndarray) -> list[np.ndarray]:
+        try:
+            return self._get(index)
+        finally:
+            with self._change:
+                self._under_way -= 1
+                self._change.notify_all()
+
+    def _get(self, index: np.ndarray) -> list[np.ndarray]:
+        return self.form.flatten(self._data[int(index)], int(index))
+
+
+class Generated(Source):
+    """Batches that an iterable gives one after the other, pass after pass.
+
+    Args:
+        passes: returns the iterable of one pass; called anew for each.
+        field: "train_data" or "eval_data".
+        shards: whether every pipeline is given the same, so that each takes its part.
+
+    Raises:
+        TrainingFailed: there is no batch.
+    """
+
+    can_skip = False
+
+    def __init__(self, passes: Callable[[], Iterable], field: str, shards: bool):
+        super().__init__()
+        self._passes = passes
+        self._field = field
+        self._shards = shards
+        # The first two batches tell the form. They are not lost: others follow them.
+        begun = iter(passes())
+        first = list(itertools.islice(begun, 2))
+        if not first:
+            raise errors.TrainingFailed(f"Experiment({field}=...) gives no batch.")
+        self.form = Form.of(first, field)
+        self._first: Iterator | None = itertools.chain(first, begun)
+        self.once_only = False  # whether it has ended for good with its first pass
+
+    def batches(self, share: Share) -> tf.data.Dataset:
+        return self._data_set(lambda: self._generate(share))
+
+    def once(self) -> tf.data.Dataset:
+        """Returns the batches of one pass."""
+        return self._data_set(lambda: self._number(self._iterate())).map(
+            lambda _, batch: batch
+        )
+
+    def num_batches(self, share: Share) -> int | None:
+        return None
+
+    def _data_set(self, generate: Callable[[], Iterator]) -> tf.data.Dataset:
+        signature = (tf.TensorSpec([], tf.int64), *self.form.components)
+        data = tf.data.Dataset.from_generator(
+            self._kept_iterator(generate), output_signature=signature
+        )
+        return data.map(lambda begun, *parts: (begun, self.form.pack(parts)))
+
+    def _kept_iterator(self, generate: Callable[[], Iterator]) -> Callable:
+        def iterate():
+            try:
+                yield from generate()
+            except Exception as error:
+                self.failure = self.failure or error
+                raise
+
+        return iterate
+
+    def _generate(self, share: Share) -> Iterator[tuple]:
+        first, every = share.stride if self._shards else (0, 1)
+        total = itertools.count()
+        left = share.passes_left
+        passes = itertools.count() if left is None else range(left)
+        for number in passes:
+            if number and self.once_only:
+                return
+            is_empty = True
+            for element in self._number(self._iterate()):
+                is_empty = False
+                if next(total) % every == first:
+                    yield element
+            if is_empty:
+                raise errors.TrainingFailed(
+                    f"{self._field} gives no batch when it is gone through once more. "
+                    "A generator function must start anew each time it is called; with "
+                    "--epochs=1 there is one pass."
+                )
+
+    def _iterate(self) -> Iterator:
+        begun, self._first = self._first, None
+        return iter(self._passes()) if begun is None else begun
+
+    def _number(self, batches: Iterator) -> Iterator[tuple]:
+        for number, batch in enumerate(batches):
+            begins = np.int64(number == 0)
+            yield (begins, *self.form.flatten(batch, number))
+
+
+def make(
+    result: Any, again: Callable[[], Any], batch_size: int, field: str, shards: bool
+) -> Source:
+    """Returns the source that a function's result stands for.
+
+    Args:
+        result: what `train_data` or `eval_data` returned.
+        again: calls it once more.
+        batch_size: for arrays.
+        field: "train_data" or "eval_data".
+        shards: whether each pipeline is given the same.
+
+    Raises:
+        UsageError: it is nothing that batches can be made of.
+    """
+    if isinstance(result, keras.utils.PyDataset):
+        return Numbered(result, field)
+    if isinstance(result, tuple) and len(result) in (2, 3):
+        if len(result) == 3 and result[2] is None:
+            result = result[:2]
+        arrays = _arrays(result)
+        if arrays is not None:
+            return Arrays(arrays, batch_size, field)
+    if isinstance(result, Iterator):  # it can be gone through once
+        calls = itertools.chain([result], iter(again, None))
+        return Generated(lambda: next(calls), field, shards)
+    if isinstance(result, Iterable) and not isinstance(result, (str, bytes, tuple)):
+        return Generated(lambda: result, field, shards)
+    if callable(result):
+        return Generated(result, field, shards)
+    raise errors.UsageError(
+        f"Experiment({field}=...) returned {describe(result)}. Return a "
+        "tf.data.Dataset of batches, a keras.utils.PyDataset, a generator of batches, "
+        "or a tuple (x, y) or (x, y, sample_weight) of arrays."
+    )
+
+
+def _arrays(result: tuple) -> tuple | None:
+    """Returns a structure of arrays; `None` if it is none."""
+
+    def array(value: Any) -> Any:
+        if isinstance(value, tf.Tensor):
+            return value.numpy()
+        if hasattr(value, "to_numpy"):  # pandas
+            return value.to_numpy()
+        if not isinstance(value, np.ndarray) and hasattr(value, "__array__"):
+            return np.asarray(value)
+        return value
+
+    result = tf.nest.map_structure(array, tuples(result))
+    is_array = [
+        isinstance(leaf, np.ndarray) and leaf.ndim for leaf in tf.nest.flatten(result)
+    ]
+    return result if is_array and all(is_array) else None

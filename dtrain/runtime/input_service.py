@@ -1,0 +1,179 @@
+"""A worker's own data, made by its own Python, for the steps that run on it.
+
+The process that serves a worker calls the experiment's `train_data`, and hands the data
+set to tf.data's own service, a dispatcher and a worker inside the process. The chief's
+steps run on this worker's device, find the service there, and take batches
+that never leave the process.
+"""
+
+import dataclasses
+import json
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from dtrain import errors, experiment
+from dtrain.config import RunConfig
+from dtrain.console import Console
+from dtrain.input.feed import Feed
+from dtrain.input.share import Share
+from dtrain.runtime import calls
+
+OPEN, START, FAILURE, PAUSE = "open_input", "start_input", "input_failure", "pause"
+_PAUSE_SECONDS = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What the chief tells each worker about its data.
+
+    Attributes:
+        config: fields of the chief's RunConfig.
+        share: fields of a Share, which are the same for all workers.
+        place: batches and passes that all workers had done when this run began.
+    """
+
+    config: dict[str, Any]
+    share: dict[str, Any]
+    place: tuple[int, int] = (0, 0)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """What a worker tells the chief about its data.
+
+    Attributes:
+        spec: of a batch; `None` if it could not be opened.
+        counts_passes: whether all workers together begin each pass once.
+        has_passes: whether passes can be counted.
+        num_batches: up to `--epochs`, from the very start; `None` if nobody knows.
+        status: the exit status that a failure calls for; 0 if there is none.
+        message: what failed, with the user's traceback.
+    """
+
+    spec: Any = None
+    counts_passes: bool = True
+    has_passes: bool = True
+    num_batches: int | None = None
+    status: int = 0
+    message: str = ""
+
+
+class InputService:
+    """The data of the worker that this process serves.
+
+    Args:
+        function: what to train; `None` to find it by the name that the chief tells.
+        config: this command's own.
+        index: which worker this is.
+        console: for what a person who reads this worker's log wants to know.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[RunConfig], experiment.Experiment] | None,
+        config: RunConfig,
+        index: int,
+        console: Console,
+    ):
+        self._function = function
+        self._own_config = config
+        self._index = index
+        self._console = console
+        self._lock = threading.Lock()
+        self._opened: tuple[str, Feed, Share] | None = None
+        service = tf.data.experimental.service
+        self._dispatcher = service.DispatchServer(service.DispatcherConfig(port=0))
+        self._address = self._dispatcher.target.split("://")[1]
+        self._worker = service.WorkerServer(
+            service.WorkerConfig(dispatcher_address=self._address, port=0)
+        )
+        calls.answer(OPEN, self._answer_open)
+        calls.answer(START, self._answer_start)
+        calls.answer(FAILURE, self._answer_failure)
+        calls.answer(PAUSE, self._answer_pause)
+
+    def _answer_open(self, order: bytes) -> bytes:
+        """Returns a pickled `Opened`."""
+        try:
+            feed, share = self._open(order.decode())
+            answer = Opened(
+                feed.spec,
+                feed.counts_passes,
+                feed.has_passes,
+                feed.num_batches(share),
+            )
+        except errors.DtrainError as error:
+            answer = Opened(status=error.exit_status, message=str(error))
+        except Exception as error:
+            message = f"train_data failed: {errors.describe_with_traceback(error)}"
+            answer = Opened(status=errors.TrainingFailed.exit_status, message=message)
+        if answer.message:
+            self._console.log(answer.message)
+        return pickle.dumps(answer)
+
+    def _answer_start(self, order: bytes, taken: int) -> bytes:
+        """Returns where this worker's batches are: "host:port id".
+
+        A worker that was started again is told here for the first time.
+
+        Args:
+            order: as JSON.
+            taken: batches that steps of this run have taken from this worker.
+        """
+        is_back = self._opened is None
+        feed, share = self._open(order.decode())
+        place = Order(**json.loads(order)).place
+        share = share.at(*place)
+        share = dataclasses.replace(share, done=share.done + int(taken))
+        if is_back and taken:
+            share = feed.from_pass(share)
+            self._console.line(
+                f"worker:{self._index} is back: its data goes on from batch "
+                f"{share.done}."
+            )
+        data = feed.batches(share, is_served=True)
+        name = tf.data.experimental.service.register_dataset(
+            f"grpc://{self._address}", data, compression=None
+        )
+        return f"{self._address} {name.numpy().decode()}".encode()
+
+    def _answer_failure(self) -> bytes:
+        """Returns what the user's Python code raised here, for people; or nothing."""
+        failure = self._opened and self._opened[1].failure
+        return errors.describe_with_traceback(failure).encode() if failure else b""
+
+    def _answer_pause(self) -> bytes:
+        """Returns after a moment: this worker has no batch left, but others have."""
+        time.sleep(_PAUSE_SECONDS)
+        return b""
+
+    def _open(self, order: str) -> tuple[Feed, Share]:
+        """Returns the data that an order asks for, opened once."""
+        with self._lock:
+            known = Order(**json.loads(order))
+            key = dataclasses.replace(known, place=self._place_that_matters(known))
+            if self._opened is None or self._opened[0] != key.to_json():
+                config = RunConfig(**known.config)
+                if self._own_config.data_dir is not None:  # where it is on this machine
+                    config = config.replace(data_dir=self._own_config.data_dir)
+                share = Share(pipeline=self._index, **known.share)
+                function = self._function or experiment.find(config.experiment)
+                what, config = experiment.build(function, config)
+                opened_at = share.at(*key.place)
+                feed = Feed(what.train_data, opened_at, config.batch_size)
+                self._opened = key.to_json(), feed, share
+            return self._opened[1:]
+
+    def _place_that_matters(self, order: Order) -> tuple[int, int]:
+        """Returns the place at which `ctx.deal` begins, under "dynamic"."""
+        if order.share["sharding"] == "dynamic":
+            return order.place
+        return (0, 0)

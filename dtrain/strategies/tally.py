@@ -1,0 +1,73 @@
+"""What goes through the steps of a packed call, and is added up on the way.
+
+A list of tensors: the metrics' states; and then the seconds that steps waited for
+input, the passes over the data that their batches began, and the updates made.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_EXTRAS = 3
+
+
+def start(metrics: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the tally of no step.
+
+    Args:
+        metrics: the metrics' states before any batch.
+    """
+    return [*metrics, *(tf.zeros([], tf.float64) for _ in range(_EXTRAS))]
+
+
+def metrics(tally: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the metrics' states."""
+    return list(tally[:-_EXTRAS])
+
+
+def extras(tally: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns seconds, passes and updates."""
+    return tally[-_EXTRAS:]
+
+
+def add(tally: list, metrics: list, waited: tf.Tensor, begun: tf.Tensor) -> list:
+    """Returns the tally after one more batch.
+
+    Args:
+        tally: before.
+        metrics: the metrics' new states.
+        waited: seconds that the step waited for the batch.
+        begun: passes that begin with it.
+    """
+    seconds, passes, updates = extras(tally)
+    return [*metrics, seconds + waited, passes + tf.cast(begun, tf.float64), updates]
+
+
+def with_update(tally: list, updates: tf.Tensor | float = 1.0) -> list[tf.Tensor]:
+    """Returns the tally after one more update."""
+    return [*tally[:-1], tally[-1] + updates]
+
+
+def seconds_between(first: Sequence[tf.Tensor], second: Any) -> tf.Tensor:
+    """Returns for how long some tensors had to wait for others, a float64 scalar.
+
+    A step needs its weights and its batch. As long as the batch is there when the
+    weights are, nothing waits for it.
+
+    Args:
+        first: tensors.
+        second: a structure of tensors.
+    """
+    with tf.device("CPU:0"):
+        with tf.control_dependencies(first):
+            ready = tf.timestamp()
+        with tf.control_dependencies(tf.nest.flatten(second, expand_composites=True)):
+            came = tf.timestamp()
+        return tf.maximum(came - ready, 0.0)
+
+
+def tail(totals: Any) -> tuple[float, int, int]:
+    """Returns seconds, passes and updates from what `Objective.pack` makes of it."""
+    seconds, passes, updates = totals[-_EXTRAS:]
+    return float(seconds), int(passes), int(updates)

@@ -1,0 +1,207 @@
+"""The data of workers that the chief drives, seen from the chief.
+
+Each worker makes its own data (`runtime/input_service.py`). The chief never does: it
+asks the workers what their batches look like, and traces the function by which a step
+on a worker finds that worker's batches.
+"""
+
+import concurrent.futures
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from dtrain import errors
+from dtrain.cluster.spec import Cluster, split_address
+from dtrain.config import RunConfig
+from dtrain.input import feed, form, stream
+from dtrain.runtime import calls
+from dtrain.runtime.input_service import FAILURE, OPEN, START, Opened, Order
+from dtrain.strategies.failures import describe_input, explained
+
+_CHECK_SECONDS = 0.5
+_COUNTER = "dtrain_examples"
+# What tells an experiment what to make its data of; the rest is the chief's own.
+_FIELDS = (
+    "strategy",
+    "experiment",
+    "data_dir",
+    "train_steps",
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "learning_rate",
+    "accumulate_steps",
+    "seed",
+    "data_sharding",
+)
+
+
+class WorkerInputs:
+    """The training data of all workers, opened by each of them.
+
+    Args:
+        config: without gaps.
+        cluster: with this process as its chief; connected.
+        check: called while waiting; raises what should end the wait.
+
+    Attributes:
+        spec: of a batch, of all workers.
+        counts_passes: whether all workers together begin each pass once.
+        has_passes: whether passes can be counted.
+        num_batches: of all workers up to `--epochs`; `None` if nobody knows.
+
+    Raises:
+        DtrainError: a worker could not open its data, or gives other batches than the
+            others.
+    """
+
+    def __init__(self, config: RunConfig, cluster: Cluster, check: Callable[[], None]):
+        self._num_workers = cluster.num_workers
+        self._check = check
+        share = {
+            "num_pipelines": cluster.num_workers,
+            "sharding": config.data_sharding,
+            "seed": config.seed,
+            "epochs": config.epochs,
+        }
+        if config.data_sharding == "dynamic":
+            host, _ = split_address(cluster.address(cluster.chief))
+            self._dealer = stream.Dealer(f"[{host}]" if ":" in host else host)
+            share["dealer"] = self._dealer.address
+        if config.epochs is not None:  # in place of which it was filled in
+            config = config.replace(train_steps=None)
+        self._order = Order({name: getattr(config, name) for name in _FIELDS}, share)
+        opened = self._open()
+        self.counts_passes = opened[0].counts_passes
+        self.has_passes = opened[0].has_passes
+        known = [answer.num_batches for answer in opened]
+        self.num_batches = None if None in known else sum(known)
+        if config.data_sharding == "dynamic":  # each of them knows of all
+            self.num_batches = known[0]
+        self.spec = _common([answer.spec for answer in opened])
+
+    def function(self, place: tuple[int, int], taken: tf.Variable):
+        """Returns a concrete function that opens the batches of the worker it runs on.
+
+        Args:
+            place: batches and passes that all workers had done before this run.
+            taken: int64 (workers,): batches that this run's steps have taken.
+        """
+        order = Order(self._order.config, self._order.share, place).to_json()
+
+        @tf.function(autograph=False)
+        def open_batches():
+            worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+            own = taken.sparse_read(worker)
+            answer = calls.call(START, tf.constant(order), own)
+            parts = tf.strings.split(answer, " ")
+            spec = tf.TensorSpec([], tf.int64), self.spec
+            tf.raw_ops.AssignVariableOp(
+                resource=_counter(), value=tf.zeros([], tf.int64)
+            )
+            data = stream.read(parts[0], parts[1], spec, "LOCAL")
+            return feed.for_steps(data, _counter())
+
+        return open_batches.get_concrete_function()
+
+    def find_failure(self, error: tf.errors.OpError) -> str | None:
+        """Returns what has failed in a worker's data, and where; `None` if nothing has.
+
+        Args:
+            error: that a step on a worker gave.
+        """
+        for index in range(self._num_workers):
+            if text := self._ask(index, FAILURE).decode():
+                return self._describe(index, text)
+        text = describe_input(error)
+        if text is None:
+            return None
+        if isinstance(error, tf.errors.OutOfRangeError):
+            return text
+        named = re.search(r"/job:worker/replica:0/task:(\d+)", error.message)
+        return self._describe(int(named[1]) if named else None, text)
+
+    def _describe(self, index: int | None, text: str) -> str:
+        if index is None:
+            return f"train_data failed: {text}"
+        return (
+            f"worker:{index}: train_data failed after {self.examples(index):,} "
+            f"examples: {text}"
+        )
+
+    def examples(self, index: int) -> int:
+        """Returns how many examples a worker's steps have been given."""
+        try:
+            with tf.device(_device(index)):
+                value = tf.raw_ops.ReadVariableOp(resource=_counter(), dtype=tf.int64)
+            return int(value)
+        except tf.errors.OpError:  # it has had none
+            return 0
+
+    def _open(self) -> list[Opened]:
+        """Returns what each worker says; they open their data at the same time."""
+        order = self._order.to_json()
+        pool = concurrent.futures.ThreadPoolExecutor(self._num_workers)
+        answers = [
+            pool.submit(self._ask, index, OPEN, order)
+            for index in range(self._num_workers)
+        ]
+        pool.shutdown(wait=False)
+        waiting = set(answers)
+        while waiting:
+            done, waiting = concurrent.futures.wait(
+                waiting, _CHECK_SECONDS, concurrent.futures.FIRST_COMPLETED
+            )
+            for answer in done:
+                with explained():
+                    opened = pickle.loads(answer.result())
+                if opened.status:
+                    raise errors.from_status(
+                        opened.status,
+                        f"worker:{answers.index(answer)}: {opened.message}",
+                    )
+            self._check()
+        return [pickle.loads(answer.result()) for answer in answers]
+
+    def _ask(self, index: int, name: str, *args: Any) -> bytes:
+        with tf.device(_device(index)):
+            return calls.call(name, *map(tf.constant, args)).numpy()
+
+
+def _device(index: int) -> str:
+    return f"/job:worker/replica:0/task:{index}/device:CPU:0"
+
+
+def _counter() -> tf.Tensor:
+    """Returns the handle of the examples that the worker at hand has been given."""
+    return tf.raw_ops.VarHandleOp(
+        dtype=tf.int64, shape=[], shared_name=_COUNTER, container=""
+    )
+
+
+def _common(specs: list) -> Any:
+    """Returns the spec that all workers' batches have in common.
+
+    Raises:
+        UsageError: they have none.
+    """
+    first, *others = specs
+    for index, spec in enumerate(others, 1):
+        try:
+            tf.nest.assert_same_structure(first, spec, expand_composites=True)
+            leaves = zip(tf.nest.flatten(first), tf.nest.flatten(spec), strict=True)
+            fits = all(a.most_specific_common_supertype([b]) for a, b in leaves)
+        except (ValueError, TypeError):
+            fits = False
+        if not fits:
+            raise errors.UsageError(
+                f"train_data gives {form.show(spec)} on worker:{index}, but "
+                f"{form.show(first)} on worker:0. All workers need batches of the same "
+                "dtypes and shapes: give them the same files and code."
+            )
+    return tf.nest.map_structure(
+        lambda a, *b: a.most_specific_common_supertype(b), first, *others
+    )
