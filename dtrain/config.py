@@ -105,6 +105,12 @@ class RunConfig:
                 )
         if self.strategy not in ("mirrored", "sync"):
             self._check_one_device()
+        if self.data_sharding == "dynamic" and self.strategy in ("sync", "mirrored"):
+            raise errors.UsageError(
+                "--data_sharding=dynamic lets fast workers take what slow ones do not, "
+                f"but with --strategy={self.strategy} all wait for the slowest. Leave "
+                "it out."
+            )
         if self.seed >= 2**32:
             raise errors.UsageError(
                 f"--seed={self.seed} is too large. Give less than {2**32}."

@@ -1,17 +1,24 @@
 """What to train, never where: `Experiment`, and finding one by its name."""
 
 import dataclasses
+import glob
 import importlib
 import importlib.util
+import io
+import itertools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 import cloudpickle
+import numpy as np
 
 from dtrain import config as config_lib
 from dtrain import errors
+
+# Arrays of at least this size are mapped into memory where they are used.
+_LARGE_BYTES = 1 << 20
 
 PACKAGED = ("digits_mlp", "mnist_mlp", "mnist_cnn")
 
@@ -27,10 +34,13 @@ class Experiment:
         optimizer: `() -> keras.optimizers.Optimizer`.
         loss: a Keras loss, or `(y_true, y_pred) -> loss per example`; for a model
             with several outputs a list or dict of them, as in Keras `compile`.
-        train_data: `(ctx) -> batches of (x, y[, sample_weight])`, which shards by
-            the `InputContext` or not, as it likes; or `() -> batches`, of which
-            pipeline i of n then gets every n-th batch. It is repeated for ever.
-        eval_data: the same, finite; `None` for no evaluation.
+        train_data: `(ctx) -> data`, which shards by the `InputContext` or not, as it
+            likes; or `() -> data`, of which pipeline i of n then gets every n-th
+            batch, or every n-th row of arrays. Called in the process that uses it: a
+            worker's own. Data is a `tf.data.Dataset` of batches (x, y) or (x, y,
+            sample_weight), a `keras.utils.PyDataset` or a generator of such, or a
+            tuple of arrays. It is gone through over and over.
+        eval_data: the same, finite; `None` for no evaluation. Called by the chief.
         metrics: `() -> [keras.metrics.Metric, ...]`, or by output as `loss`.
         loss_weights: `None`, or one weight an output, in the structure of `loss`.
         callbacks: `() -> [dtrain.Callback, ...]`, run on the chief.
@@ -212,13 +222,16 @@ def save(function: Callable, path: str) -> None:
     """Writes an experiment function to a file that other processes can load.
 
     What the function's own script or notebook defines travels with it; modules
-    are imported again where it is loaded.
+    are imported again where it is loaded. Large arrays that it refers to are written
+    beside the file: a process that loads it maps them into memory, so that only those
+    read them that use them, and processes of one machine share them.
 
     Raises:
         UsageError: it refers to something that cannot be pickled.
     """
+    buffer = io.BytesIO()
     try:
-        data = cloudpickle.dumps(function)
+        _Pickler(buffer, path).dump(function)
     except Exception as error:
         raise errors.UsageError(
             f"Experiment {getattr(function, '__name__', function)!r} cannot be sent "
@@ -227,7 +240,35 @@ def save(function: Callable, path: str) -> None:
             "make it, or read it, inside the function."
         ) from error
     with open(path, "wb") as file:
-        file.write(data)
+        file.write(buffer.getbuffer())
+
+
+def forget(path: str) -> None:
+    """Deletes the arrays that `save` wrote beside a file."""
+    for array in glob.glob(f"{glob.escape(path)}-*.npy"):
+        os.remove(array)
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    """One that writes large arrays to files of their own."""
+
+    def __init__(self, file: BinaryIO, path: str):
+        super().__init__(file)
+        self._path = path
+        self._arrays = itertools.count()
+
+    def reducer_override(self, obj: Any) -> Any:
+        is_large = isinstance(obj, np.ndarray) and obj.nbytes >= _LARGE_BYTES
+        if is_large and not obj.dtype.hasobject:
+            path = f"{self._path}-{next(self._arrays)}.npy"
+            np.save(path, np.asarray(obj))
+            return _map_array, (path,)
+        return super().reducer_override(obj)
+
+
+def _map_array(path: str) -> np.ndarray:
+    # Copy-on-write: who changes it changes it for this process.
+    return np.load(path, mmap_mode="c")
 
 
 def _load(path: str) -> Callable:

@@ -62,11 +62,14 @@ def launch_for_python(
     result = config.result_file or os.path.join(config.model_dir, "result.json")
     # What the function imports has to be found there as it is here.
     python_path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    status = launch(
-        config.replace(experiment=path, result_file=result),
-        dict(os.environ, PYTHONPATH=python_path),
-        console,
-    )
+    try:
+        status = launch(
+            config.replace(experiment=path, result_file=result),
+            dict(os.environ, PYTHONPATH=python_path),
+            console,
+        )
+    finally:
+        experiment.forget(path)
     if status:
         chief = Task("worker") if meets(config) else Task("chief")
         log = model_dir.log_path(config.model_dir, chief)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.input import form, sources
+from dtrain.input import form, sources, stream
 from dtrain.input.context import InputContext
 from dtrain.input.share import Share
 
@@ -29,8 +29,8 @@ class Feed:
 
     Attributes:
         spec: of a batch.
-        counts_passes: whether all pipelines together begin each pass once. (Where the
-            function shards by itself, each pipeline begins its own.)
+        counts_passes: whether all pipelines together begin each pass once; else each
+            of them begins its own.
         has_passes: whether passes can be counted: not of endless data, and not where
             the function has made a stream of them.
 
@@ -43,7 +43,8 @@ class Feed:
         self._batch_size = batch_size
         self._context = InputContext.of(share)
         # A function that is told who it is shards by itself, or does not.
-        self.counts_passes = not takes_context(function)
+        self._shards = not takes_context(function)
+        self.counts_passes = share.sharding == "dynamic"
         self._source: sources.Source | None = None
         # What it draws, and shuffles without a seed, is what it would be elsewhere.
         keras.utils.set_random_seed(share.order_seed)
@@ -53,7 +54,7 @@ class Feed:
                 self._open_data_set(result, share)
             else:
                 self._source = sources.make(
-                    result, self._call, batch_size, "train_data", self.counts_passes
+                    result, self._call, batch_size, "train_data", self._shards
                 )
                 self.spec = self._source.form.spec
                 deals = "deal" in self._context.used
@@ -130,7 +131,7 @@ class Feed:
         if "deal" in self._context.used:
             return True
         numbered = isinstance(self._source, (sources.Arrays, sources.Numbered))
-        return numbered and self.counts_passes
+        return numbered and self._shards
 
     def _open_data_set(self, data: tf.data.Dataset, share: Share) -> None:
         form.check_spec(data.element_spec, "train_data")
@@ -149,18 +150,16 @@ class Feed:
 
     def _repeat(self, share: Share) -> tf.data.Dataset:
         """Returns all elements of a share, with a mark where a pass begins."""
-        mark = tf.data.Dataset.from_tensors(tf.constant(1, tf.int64))
-        marks = mark.concatenate(
-            tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
-        )
+        first, every = share.stride if self._shards else (0, 1)
+        numbers = tf.data.Dataset.range(stream.MOST)
+        # The first of a pass that this pipeline takes.
+        marks = numbers.map(lambda number: tf.cast(number < every, tf.int64))
         data = tf.data.Dataset.zip((marks, self._data))
         if not self._is_whole:
             data = data.repeat(share.epochs)
-        if self.counts_passes:
-            first, every = share.stride
-            if every > 1:
-                # Of all passes in a row: nobody is left without if batches are few.
-                data = data.shard(every, first)
+        if every > 1:
+            # Of all passes in a row: nobody is left without if batches are few.
+            data = data.shard(every, first)
         # What is dealt out to whoever asks is past its place already.
         skips = share.done and share.sharding != "dynamic"
         return data.skip(share.done) if skips else data

@@ -106,7 +106,7 @@ class Arrays(Source):
         drawn = stream.draw(share, self.count, self._batch_size, "batches", start)
         data = drawn.map(
             lambda numbers, index: (
-                stream.begun(numbers, self.count),
+                stream.begun(numbers, self.count, share),
                 self._call(self._take, index),
             )
         )
@@ -167,7 +167,7 @@ class Numbered(Source):
         drawn = stream.draw(share, count, 1, "batches", start)
         order = drawn.map(
             lambda numbers, index: (
-                stream.begun(numbers, count),
+                stream.begun(numbers, count, share),
                 numbers[0] // count,
                 numbers[0] if self.count is None else index[0],
             )
@@ -253,7 +253,7 @@ class Generated(Source):
 
     def once(self) -> tf.data.Dataset:
         """Returns the batches of one pass."""
-        return self._data_set(lambda: self._number(self._iterate())).map(
+        return self._data_set(lambda: self._number(self._iterate(), 1)).map(
             lambda _, batch: batch
         )
 
@@ -286,7 +286,7 @@ class Generated(Source):
             if number and self.once_only:
                 return
             is_empty = True
-            for element in self._number(self._iterate()):
+            for element in self._number(self._iterate(), every):
                 is_empty = False
                 if next(total) % every == first:
                     yield element
@@ -301,9 +301,9 @@ class Generated(Source):
         begun, self._first = self._first, None
         return iter(self._passes()) if begun is None else begun
 
-    def _number(self, batches: Iterator) -> Iterator[tuple]:
+    def _number(self, batches: Iterator, every: int) -> Iterator[tuple]:
         for number, batch in enumerate(batches):
-            begins = np.int64(number == 0)
+            begins = np.int64(number < every)  # if it is this pipeline's: the first
             yield (begins, *self.form.flatten(batch, number))
 
 

@@ -62,9 +62,16 @@ def draw(share: Share, count: int, size: int, job: str, start: int) -> tf.data.D
     return tf.data.Dataset.range(start, _batches(end, first, every * size)).map(element)
 
 
-def begun(numbers: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns how many passes begin with one of these numbers, an int64 scalar."""
-    return tf.math.count_nonzero(numbers % count == 0, dtype=tf.int64)
+def begun(numbers: tf.Tensor, count: int, share: Share) -> tf.Tensor:
+    """Returns how many passes begin with these numbers, an int64 scalar.
+
+    For this pipeline, which may not get the first number of a pass; where numbers are
+    dealt out to whoever asks, for all pipelines together.
+    """
+    if share.sharding == "dynamic":
+        return tf.math.count_nonzero(numbers % count == 0, dtype=tf.int64)
+    _, every = share.stride
+    return numbers[-1] // count - (numbers[0] - every) // count
 
 
 def length(share: Share, count: int, size: int) -> int | None:

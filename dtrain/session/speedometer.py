@@ -35,7 +35,7 @@ class Speedometer:
             return None
         now = self._now()
         seconds = now - self._mark[1]
-        if seconds >= _TOO_SHORT_SECONDS:
+        if seconds >= _TOO_SHORT_SECONDS and step > self._mark[0]:
             self._speed = (step - self._mark[0]) / seconds
         if seconds >= _LEAST_SECONDS:
             self._mark = step, now

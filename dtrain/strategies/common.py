@@ -71,8 +71,9 @@ class CommonTrainer:
         self._num_pipelines = num_pipelines
         self._may_end = config.epochs is not None
         self._epochs = config.epochs
-        # The place in the data: batches done and passes begun, over all pipelines.
+        # The place in the data: batches done, by all pipelines, and passes begun.
         self._place = (0, 0)
+        self._begun = 0  # by each pipeline, or by all together
         with tf.device(counter.device):
             self._place_variable = tf.Variable([0, 0], dtype=tf.int64, name="data")
         self.checkpoint = parts.make_checkpoint(
@@ -107,9 +108,7 @@ class CommonTrainer:
     def passes(self) -> int | None:
         if not self._inputs.has_passes:
             return None
-        _, begun = self._place
-        if not self._inputs.counts_passes:
-            begun = -(-begun // self._num_pipelines)
+        begun = max(self._place[1], 1)
         return begun if self._epochs is None else min(begun, self._epochs)
 
     @property
@@ -127,7 +126,7 @@ class CommonTrainer:
     def before_save(self) -> None:
         self._optimizer.iterations.assign(self.global_step)
         batches, passes = self._place
-        if self.is_over and self._inputs.counts_passes:
+        if self.is_over:
             passes = self._epochs + 1  # one more than has begun: the last is complete
         self._place_variable.assign([batches, passes])
 
@@ -136,6 +135,7 @@ class CommonTrainer:
         self.global_step = int(self._counter.numpy())
         batches, passes = self._place_variable.numpy()
         self._place = (int(batches), int(passes))
+        self._begun = self._place[1] * self._counters()
 
     def _pack(self, within: Callable = lambda step: step()) -> Callable:
         """Returns `(iterator, num_steps) -> totals`: many steps, to be traced.
@@ -171,5 +171,10 @@ class CommonTrainer:
         """
         self.totals.add(totals, updates, waits)
         self.global_step += updates
-        batches, passes = self._place
-        self._place = batches + updates * self._batches_per_step, passes + begun
+        self._begun += begun
+        batches = self._place[0] + updates * self._batches_per_step
+        self._place = batches, -(-self._begun // self._counters())
+
+    def _counters(self) -> int:
+        """Returns how often a pass is counted."""
+        return 1 if self._inputs.counts_passes else self._num_pipelines

@@ -249,29 +249,3 @@ def test_lookup_tables_free_sizes_and_metrics_of_several_numbers(lab):
     result = lab.result()
     assert result["eval"]["examples"] == 7
     assert result["eval"]["f1_0"] == result["eval"]["f1_1"] == 1.0
-
-
-GENERATOR = """
-import dtrain, keras, tensorflow as tf
-
-def numbers():
-    while True:
-        yield [1.0, 2.0], [3.0]
-
-def experiment(config):
-    return dtrain.Experiment(
-        model=lambda: keras.Sequential([keras.layers.Dense(1)]),
-        optimizer=lambda: keras.optimizers.SGD(0.01),
-        loss=keras.losses.MeanSquaredError(),
-        train_data=lambda: tf.data.Dataset.from_generator(numbers, output_signature=(
-            tf.TensorSpec([2]), tf.TensorSpec([1]))).batch(4),
-    )
-"""
-
-
-def test_a_generator_is_named_with_what_it_costs(lab):
-    (lab.folder / "my_model.py").write_text(GENERATOR)
-    run = lab.dtrain("--experiment=my_model:experiment", "--train_steps=40")
-    run.wait_for("Warning: train_data runs Python code .a generator.*chief's process")
-    assert run.output.count("Warning:") == 1
-    assert run.wait(60) == 0

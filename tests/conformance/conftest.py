@@ -58,6 +58,7 @@ def strategies():
 MODELS = '''
 import hashlib
 import dtrain, keras
+import numpy as np
 from dtrain.data import digits
 
 class Teller(dtrain.Callback):
@@ -119,6 +120,104 @@ def make(model):
             callbacks=lambda: [Teller()],
         )
     return experiment
+
+# Data as people have it: not as a tf.data pipeline.
+
+def split():
+    rows = np.loadtxt(digits.PATH, delimiter=",")
+    x, y = (rows[:, :-1] / 16).astype("float32"), rows[:, -1].astype("int64")
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = x[order], y[order]
+    return (x[:-360], y[:-360]), (x[-360:], y[-360:])
+
+def experiment_on(train_data, eval_data, **fields):
+    @dtrain.defaults(train_steps=150, batch_size=32)
+    def experiment(config):
+        defaults = dict(
+            model=functional,
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        )
+        return dtrain.Experiment(
+            **(defaults | fields),
+            optimizer=lambda: keras.optimizers.Adam(0.01),
+            train_data=lambda: train_data(config),
+            eval_data=lambda: eval_data(config),
+            callbacks=lambda: [Teller()],
+        )
+    return experiment
+
+arrays = experiment_on(lambda config: split()[0], lambda config: split()[1])
+
+def batches(arrays, size):
+    for start in range(0, len(arrays[0]), size):
+        yield tuple(array[start : start + size] for array in arrays)
+
+generator = experiment_on(
+    lambda config: batches(split()[0], config.batch_size),
+    lambda config: batches(split()[1], 50),
+)
+
+def two_outputs_model():
+    top, bottom = keras.Input((32,), name="top"), keras.Input((32,), name="bottom")
+    both = keras.layers.Concatenate()([top, bottom])
+    hidden = keras.layers.Dense(64, activation="relu")(both)
+    outputs = {
+        "digit": keras.layers.Dense(10, name="digit")(hidden),
+        "ink": keras.layers.Dense(1, name="ink")(hidden),
+    }
+    return keras.Model({"top": top, "bottom": bottom}, outputs)
+
+def with_weights(arrays):
+    x, y = arrays
+    features = {"top": x[:, :32], "bottom": x[:, 32:]}
+    labels = {"digit": y, "ink": x.mean(1, keepdims=True)}
+    weights = {"digit": np.where(y == 0, 2.0, 1.0), "ink": np.ones(len(y))}
+    return features, labels, weights
+
+two_outputs = experiment_on(
+    lambda config: with_weights(split()[0]),
+    lambda config: with_weights(split()[1]),
+    model=two_outputs_model,
+    loss={
+        "digit": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "ink": keras.losses.MeanSquaredError(),
+    },
+    loss_weights={"digit": 1.0, "ink": 0.5},
+    metrics=lambda: {
+        "digit": [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        "ink": [keras.metrics.MeanAbsoluteError(name="error")],
+    },
+)
+
+TOKENS = [f"p{i}" for i in range(64)]
+
+def strings_model():
+    text = keras.Input((), dtype="string", name="text")
+    group = keras.Input((1,), dtype="string", name="group")
+    ink = keras.Input((1,), name="ink")
+    words = keras.layers.TextVectorization(
+        vocabulary=TOKENS, output_mode="multi_hot", standardize=None)(text)
+    groups = keras.layers.StringLookup(
+        vocabulary=["light", "dark"], output_mode="one_hot")(group)
+    hashed = keras.layers.Hashing(4, output_mode="one_hot")(group)
+    scaled = keras.layers.Normalization(mean=0.3, variance=0.01)(ink)
+    both = keras.layers.Concatenate()([words, groups, hashed, scaled])
+    hidden = keras.layers.Dense(64, activation="relu")(both)
+    return keras.Model([text, group, ink], keras.layers.Dense(10)(hidden))
+
+def as_strings(arrays):
+    x, y = arrays
+    text = [" ".join(t for t, v in zip(TOKENS, row) if v > 0.5) for row in x]
+    ink = x.mean(1, keepdims=True)
+    group = np.where(ink > 0.3, "dark", "light")
+    return (np.array(text, object), group, ink), y
+
+strings = experiment_on(
+    lambda config: as_strings(split()[0]),
+    lambda config: as_strings(split()[1]),
+    model=strings_model,
+)
 
 functional_model = make(functional)
 subclassed_model = make(Subclassed)
