@@ -151,9 +151,8 @@ class Feed:
     def _repeat(self, share: Share) -> tf.data.Dataset:
         """Returns all elements of a share, with a mark where a pass begins."""
         first, every = share.stride if self._shards else (0, 1)
-        numbers = tf.data.Dataset.range(stream.MOST)
-        # The first of a pass that this pipeline takes.
-        marks = numbers.map(lambda number: tf.cast(number < every, tf.int64))
+        # One of the first `every` of a pass is the first that this pipeline takes.
+        marks = _constant(1).repeat(every).concatenate(_constant(0).repeat())
         data = tf.data.Dataset.zip((marks, self._data))
         if not self._is_whole:
             data = data.repeat(share.epochs)
@@ -204,7 +203,7 @@ def for_steps(data: tf.data.Dataset, counter: tf.Tensor) -> tf.data.Dataset:
     options = tf.data.Options()
     # Nothing here is left to tune, and the tuner's bookkeeping costs time.
     options.autotune.enabled = False
-    return data.map(count).prefetch(_PREFETCH).with_options(options)
+    return data.map(count, synchronous=True).prefetch(_PREFETCH).with_options(options)
 
 
 def open_evaluation(function: Callable[..., Any], batch_size: int) -> tf.data.Dataset:
@@ -242,6 +241,10 @@ def takes_context(function: Callable[..., Any]) -> bool:
     return any(
         p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters
     )
+
+
+def _constant(value: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors(tf.constant(value, tf.int64))
 
 
 def _held_bytes(data: tf.data.Dataset) -> int:
