@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dtrain import errors, experiment, version
 from dtrain.cluster.spec import Cluster
@@ -83,9 +83,9 @@ def lead(
                 cluster, config.startup_timeout, lambda: bool(signals.received)
             )
 
-            def look() -> None:
+            def look(workers: Collection[int] | None = None) -> None:
                 check()
-                lookout.check()
+                lookout.check(workers)
 
             trainer = PsTrainer(what, config, cluster, look)
             _kept.append(trainer)

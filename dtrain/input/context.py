@@ -28,14 +28,14 @@ class InputContext:
             1, shard after shuffling and repeating: then a global batch holds the
             same examples however many share it.
         share: what the run says beyond that; for `deal` and `repeat`.
-        used: which of these two a function has called.
+        used: which of these two a function has called, in order.
     """
 
     num_input_pipelines: int = 1
     input_pipeline_id: int = 0
     num_replicas_in_sync: int = 1
     share: Share | None = dataclasses.field(default=None, repr=False, compare=False)
-    used: set[str] = dataclasses.field(default_factory=set, repr=False, compare=False)
+    used: list[str] = dataclasses.field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, share: Share) -> InputContext:
@@ -66,10 +66,8 @@ class InputContext:
         """
         from dtrain.input import stream
 
-        self.used.add("deal")
-        name = f"deal-{sum(1 for name in self.used if name.startswith('deal'))}"
-        self.used.add(name)
-        return stream.deal(items, self._share(), name)
+        self.used.append("deal")
+        return stream.deal(items, self._share(), f"deal-{self.used.count('deal')}")
 
     def repeat(self, data: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the data set over and over: without end, or up to `--epochs`.
@@ -77,7 +75,7 @@ class InputContext:
         dtrain repeats what a function returns. Repeat by this earlier, before
         `shard` and `batch`, to let batches run from one pass into the next.
         """
-        self.used.add("repeat")
+        self.used.append("repeat")
         return data.repeat(self._share().epochs)
 
     def _share(self) -> Share:

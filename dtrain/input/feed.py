@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.input import form, sources, stream
+from dtrain.input import form, sources
 from dtrain.input.context import InputContext
 from dtrain.input.share import Share
 
@@ -40,7 +40,6 @@ class Feed:
 
     def __init__(self, function: Callable[..., Any], share: Share, batch_size: int):
         self._function = function
-        self._batch_size = batch_size
         self._context = InputContext.of(share)
         # A function that is told who it is shards by itself, or does not.
         self._shards = not takes_context(function)
@@ -95,8 +94,7 @@ class Feed:
                 return self._source.batches(share)
             data = self._repeat(share)
             if is_served and _held_bytes(data) > _LARGE_BYTES:
-                self._source = _Held(data, self.spec)
-                data = self._source.batches(share)
+                return self._take_out(data)
             return data
 
     def from_pass(self, share: Share) -> Share:
@@ -138,8 +136,8 @@ class Feed:
         self._data = data
         self.spec = data.element_spec
         self._is_endless = data.cardinality() == tf.data.INFINITE_CARDINALITY
-        repeats = self._context.used & {"deal", "repeat"}
-        self._is_whole = bool(repeats) or self._is_endless
+        # What the function has repeated itself, or asked for, is not repeated again.
+        self._is_whole = bool(self._context.used) or self._is_endless
         if data.cardinality() == 0:
             raise errors.TrainingFailed("Experiment(train_data=...) gives no batch.")
         if share.epochs is not None and self._is_endless:
@@ -163,27 +161,18 @@ class Feed:
         skips = share.done and share.sharding != "dynamic"
         return data.skip(share.done) if skips else data
 
+    def _take_out(self, data: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns the same elements, which Python takes from the data set here."""
+        batches = form.Form(self.spec, "train_data")
 
-class _Held(sources.Source):
-    """A data set that holds much, and is gone through in Python."""
-
-    def __init__(self, data: tf.data.Dataset, spec: Any):
-        super().__init__()
-        self._data = data
-        self.form = form.Form(spec, "train_data")
-
-    def batches(self, share: Share) -> tf.data.Dataset:
         def generate():
-            for begun, batch in self._data:
+            for begun, batch in data:
                 parts = tf.nest.flatten(batch, expand_composites=True)
                 yield (begun, *(part.numpy() for part in parts))
 
-        signature = (tf.TensorSpec([], tf.int64), *self.form.components)
-        data = tf.data.Dataset.from_generator(generate, output_signature=signature)
-        return data.map(lambda begun, *parts: (begun, self.form.pack(parts)))
-
-    def num_batches(self, share: Share) -> int | None:
-        return None
+        signature = (tf.TensorSpec([], tf.int64), *batches.components)
+        taken = tf.data.Dataset.from_generator(generate, output_signature=signature)
+        return taken.map(lambda begun, *parts: (begun, batches.pack(parts)))
 
 
 def for_steps(data: tf.data.Dataset, counter: tf.Tensor) -> tf.data.Dataset:

@@ -30,11 +30,9 @@ class Source:
     Attributes:
         form: of its batches.
         failure: what the user's code raised; `None` so far.
-        can_skip: whether it finds a place in the data at once.
     """
 
     form: Form
-    can_skip = True
 
     def __init__(self):
         self.failure: BaseException | None = None
@@ -179,7 +177,7 @@ class Numbered(Source):
         )
         return order.map(
             lambda begun, index: (begun, self._call(self._fetch, index)),
-            num_parallel_calls=max(self._data.workers, 1),
+            num_parallel_calls=max(getattr(self._data, "workers", 1), 1),
         )
 
     def once(self) -> tf.data.Dataset:
@@ -231,8 +229,6 @@ class Generated(Source):
     Raises:
         TrainingFailed: there is no batch.
     """
-
-    can_skip = False
 
     def __init__(self, passes: Callable[[], Iterable], field: str, shards: bool):
         super().__init__()

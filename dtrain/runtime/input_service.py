@@ -161,7 +161,7 @@ class InputService:
             known = Order(**json.loads(order))
             key = dataclasses.replace(known, place=self._place_that_matters(known))
             if self._opened is None or self._opened[0] != key.to_json():
-                config = RunConfig(**known.config)
+                config = self._own_config.replace(**known.config)
                 if self._own_config.data_dir is not None:  # where it is on this machine
                     config = config.replace(data_dir=self._own_config.data_dir)
                 share = Share(pipeline=self._index, **known.share)

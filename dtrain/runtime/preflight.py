@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task, split_address
@@ -144,20 +144,28 @@ class Lookout:
         self._now = now
         self._since: float | None = None
 
-    def check(self) -> None:
+    def check(self, workers: Collection[int] | None = None) -> None:
         """Looks once.
 
+        Args:
+            workers: who is waited for; `None` for any worker.
+
         Raises:
-            TaskUnavailable: no worker accepts connections any more.
+            TaskUnavailable: none of them accepts connections any more.
         """
-        if any(accepts(address) for address in self._addresses):
+        addresses = [
+            address
+            for index, address in enumerate(self._addresses)
+            if workers is None or index in workers
+        ]
+        if any(accepts(address) for address in addresses):
             self._since = None
             return
         self._since = self._now() if self._since is None else self._since
         if self._is_over() or self._now() - self._since >= self._timeout:
             raise errors.TaskUnavailable(
-                "No worker answers any more "
-                f"({', '.join(self._addresses)}). Start the run again: it goes on from "
+                f"{'No worker answers' if workers is None else 'There is no answer'} "
+                f"any more ({', '.join(addresses)}). Start the run again: it goes on from "
                 "the last checkpoint, if there is one."
             )
 

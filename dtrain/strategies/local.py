@@ -32,25 +32,25 @@ class LocalTrainer(CommonTrainer):
         self.checkpoint_options = tf.train.CheckpointOptions()
 
         share = Share(seed=config.seed, epochs=config.epochs)
-        self._input = pipelines.OwnInput(
+        self._inputs = pipelines.OwnInputs(
             experiment.train_data, share, config.batch_size
         )
         self._iterator: tf.data.Iterator | None = None
 
         keras.utils.set_random_seed(config.seed)
-        model = parts.build_model(experiment, self._input.spec)
+        model = parts.build_model(experiment, self._inputs.spec)
         optimizer = parts.make_optimizer(experiment, config)
         optimizer.build(model.trainable_variables)
         with tf.device("CPU:0"):  # where alone fetch-and-add is implemented
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-        super().__init__(experiment, config, self._input, 1, model, optimizer, counter)
+        super().__init__(experiment, config, self._inputs, 1, model, optimizer, counter)
         self._packed = tf.function(self._pack(), autograph=False)
 
     def train(self, num_steps: int) -> None:
         started = time.monotonic()
-        with self._input.explained(), self._loop_size.timed(num_steps):
+        with self._inputs.explained(), self._loop_size.timed(num_steps):
             if self._iterator is None:
-                self._iterator = self._input.open(self._place)
+                self._iterator = self._inputs.open(self._place)
             totals = self._packed(self._iterator, tf.constant(num_steps, tf.int64))
         waited, begun, updates = tally_lib.tail(totals.numpy())
         self.is_over = updates < num_steps

@@ -13,7 +13,7 @@ from dtrain.input.share import Share
 from dtrain.strategies import failures
 
 
-class OwnInput:
+class OwnInputs:
     """The training data that this process reads for its own steps.
 
     Args:

@@ -10,6 +10,7 @@ runs again what a lost worker had begun.
 import concurrent.futures
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,8 +43,8 @@ class PsTrainer(CommonTrainer):
         experiment: what to train.
         config: without gaps.
         cluster: with a chief, which is this process.
-        check: called about once a second while waiting for workers; raises what
-            should end the wait.
+        check: called about once a second while waiting for workers, with those that
+            all others wait for, if there are such; raises what should end the wait.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class PsTrainer(CommonTrainer):
         experiment: Experiment,
         config: RunConfig,
         cluster: Cluster,
-        check: Callable[[], None],
+        check: Callable[..., None],
     ):
         self.is_synchronous = False
         self.replicas = cluster.num_workers
@@ -60,12 +61,12 @@ class PsTrainer(CommonTrainer):
         strategy = _connect(cluster)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
-        self._workers = WorkerInputs(config, cluster, check)
+        inputs = WorkerInputs(config, cluster, check)
         keras.utils.set_random_seed(config.seed)
         placement = PlacementBySize(cluster.num_ps)
         with placement.scope(strategy):
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-            model = parts.build_model(experiment, self._workers.spec)
+            model = parts.build_model(experiment, inputs.spec)
             optimizer = parts.make_optimizer(experiment, config)
             optimizer.build(model.trainable_variables)
         self.description = placement.describe()
@@ -73,7 +74,7 @@ class PsTrainer(CommonTrainer):
         super().__init__(
             experiment,
             config,
-            self._workers,
+            inputs,
             cluster.num_workers,
             model,
             optimizer,
@@ -88,6 +89,7 @@ class PsTrainer(CommonTrainer):
             )
         # Which workers have come to the end of their data.
         self._has_ended = [False] * cluster.num_workers
+        self._checked = 0.0  # when it was last seen that the others answer
 
         packed = self._pack(strategy.run)
 
@@ -152,6 +154,8 @@ class PsTrainer(CommonTrainer):
                 self.worker_steps[worker] += updates
                 self._has_ended[worker] |= updates < num_steps
                 self.is_over = all(self._has_ended)
+                if not updates and not self.is_over:
+                    self._check_unended()
             if len(self._under_way) + room_for <= self._num_lanes:
                 return
             done, _ = concurrent.futures.wait(
@@ -162,9 +166,16 @@ class PsTrainer(CommonTrainer):
             if not done:
                 self._check()
 
+    def _check_unended(self) -> None:
+        """Sees, now and then, that somebody is left to bring the data to its end."""
+        if time.monotonic() - self._checked < _CHECK_SECONDS:
+            return
+        self._checked = time.monotonic()
+        self._check([i for i, ended in enumerate(self._has_ended) if not ended])
+
     def _open(self) -> Any:
         """Returns an iterator of every worker's batches, from the run's place on."""
-        function = self._workers.function(self._place, self._taken)
+        function = self._inputs.function(self._place, self._taken)
         return iter(self._coordinator.create_per_worker_dataset(function))
 
     @contextlib.contextmanager
@@ -178,7 +189,7 @@ class PsTrainer(CommonTrainer):
             if not isinstance(error, tf.errors.OpError):
                 raise error
             if not isinstance(error, tf.errors.UnavailableError):
-                text = self._workers.find_failure(error)
+                text = self._inputs.find_failure(error)
                 if text is not None:
                     raise errors.TrainingFailed(text) from error
             raise failures.explain(error) from error

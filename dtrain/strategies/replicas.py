@@ -80,12 +80,12 @@ class ReplicatedTrainer(CommonTrainer):
             config.seed,
             config.epochs,
         )
-        self._input = pipelines.OwnInput(
+        self._inputs = pipelines.OwnInputs(
             experiment.train_data, share, config.batch_size
         )
         self._iterator: tf.data.Iterator | None = None
         self._iterator_spec = tf.data.IteratorSpec(
-            pipelines.element_spec(self._input.spec)
+            pipelines.element_spec(self._inputs.spec)
         )
 
         with tf.device(group.host()):  # where it can be counted up
@@ -94,7 +94,7 @@ class ReplicatedTrainer(CommonTrainer):
         for device in group.devices:
             keras.utils.set_random_seed(config.seed)
             with tf.device(device):
-                model = parts.build_model(experiment, self._input.spec)
+                model = parts.build_model(experiment, self._inputs.spec)
                 optimizer = parts.make_optimizer(experiment, config)
                 optimizer.build(model.trainable_variables)
             self._models.append(model)
@@ -104,7 +104,7 @@ class ReplicatedTrainer(CommonTrainer):
         super().__init__(
             experiment,
             config,
-            self._input,
+            self._inputs,
             group.num_processes,
             self._models[0],
             self._optimizers[0],
@@ -179,7 +179,7 @@ class ReplicatedTrainer(CommonTrainer):
 
     def _together(self, work: Work, number: int = 0) -> Any:
         """Does what all processes do at the same time; here there is one."""
-        with self._input.explained():
+        with self._inputs.explained():
             return self._works[work](number)
 
     def _call(self, function: Callable, *args) -> Any:
@@ -195,7 +195,7 @@ class ReplicatedTrainer(CommonTrainer):
         self._place = (int(place[0]), int(place[1]))
         if self._iterator is None or self._opened_at != self._place:
             self._opened_at = self._place
-            self._iterator = self._input.open(self._place)
+            self._iterator = self._inputs.open(self._place)
         if self.replicas > 1:
             _overwrite(self._variables(), self._call(self._share_values))
 

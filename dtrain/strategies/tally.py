@@ -59,12 +59,11 @@ def seconds_between(first: Sequence[tf.Tensor], second: Any) -> tf.Tensor:
         first: tensors.
         second: a structure of tensors.
     """
-    with tf.device("CPU:0"):
-        with tf.control_dependencies(first):
-            ready = tf.timestamp()
-        with tf.control_dependencies(tf.nest.flatten(second, expand_composites=True)):
-            came = tf.timestamp()
-        return tf.maximum(came - ready, 0.0)
+    with tf.control_dependencies(first):
+        ready = tf.timestamp()
+    with tf.control_dependencies(tf.nest.flatten(second, expand_composites=True)):
+        came = tf.timestamp()
+    return tf.maximum(came - ready, 0.0)
 
 
 def tail(totals: Any) -> tuple[float, int, int]:

@@ -99,11 +99,14 @@ class WorkerInputs:
             answer = calls.call(START, tf.constant(order), own)
             parts = tf.strings.split(answer, " ")
             spec = tf.TensorSpec([], tf.int64), self.spec
-            tf.raw_ops.AssignVariableOp(
-                resource=_counter(), value=tf.zeros([], tf.int64)
-            )
+            # On the CPU of this worker: "CPU:0" alone would be the chief's.
+            with tf.compat.v1.colocate_with(answer, ignore_existing=True):
+                counter = _counter()
+                tf.raw_ops.AssignVariableOp(
+                    resource=counter, value=tf.zeros([], tf.int64)
+                )
             data = stream.read(parts[0], parts[1], spec, "LOCAL")
-            return feed.for_steps(data, _counter())
+            return feed.for_steps(data, counter)
 
         return open_batches.get_concrete_function()
 
@@ -114,7 +117,11 @@ class WorkerInputs:
             error: that a step on a worker gave.
         """
         for index in range(self._num_workers):
-            if text := self._ask(index, FAILURE).decode():
+            try:
+                text = self._ask(index, FAILURE).decode()
+            except tf.errors.OpError:
+                continue  # a lost worker can tell nothing
+            if text:
                 return self._describe(index, text)
         text = describe_input(error)
         if text is None:
