@@ -150,8 +150,7 @@ class Feed:
         """Returns all elements of a share, with a mark where a pass begins."""
         first, every = share.stride if self._shards else (0, 1)
         # One of the first `every` of a pass is the first that this pipeline takes.
-        marks = _constant(1).repeat(every).concatenate(_constant(0).repeat())
-        data = tf.data.Dataset.zip((marks, self._data))
+        data = tf.data.Dataset.zip((marks(every), self._data))
         if not self._is_whole:
             data = data.repeat(share.epochs)
         if every > 1:
@@ -230,6 +229,11 @@ def takes_context(function: Callable[..., Any]) -> bool:
     return any(
         p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters
     )
+
+
+def marks(count: int) -> tf.data.Dataset:
+    """Returns so many ones, and then zeros without end: int64 scalars."""
+    return _constant(1).repeat(count).concatenate(_constant(0).repeat())
 
 
 def _constant(value: int) -> tf.data.Dataset:

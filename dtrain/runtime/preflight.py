@@ -165,8 +165,8 @@ class Lookout:
         if self._is_over() or self._now() - self._since >= self._timeout:
             raise errors.TaskUnavailable(
                 f"{'No worker answers' if workers is None else 'There is no answer'} "
-                f"any more ({', '.join(addresses)}). Start the run again: it goes on from "
-                "the last checkpoint, if there is one."
+                f"any more ({', '.join(addresses)}). Start the run again: it goes on "
+                "from the last checkpoint, if there is one."
             )
 
 
