@@ -11,7 +11,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.input import form, sources
 from dtrain.input.context import InputContext
-from dtrain.input.share import Share
+from dtrain.input.share import START, Share
 
 # A data set that is served travels as a message of at most 2 GiB, with the arrays that
 # it holds: larger ones stay here, and their batches are taken out by Python.
@@ -33,6 +33,7 @@ class Feed:
             of them begins its own.
         has_passes: whether passes can be counted: not of endless data, and not where
             the function has made a stream of them.
+        starts_again: whether a pass that was interrupted is begun once more.
 
     Raises:
         DtrainError: the function returned nothing that batches can be made of.
@@ -60,6 +61,7 @@ class Feed:
                 if isinstance(self._source, sources.Generated):
                     self._source.once_only = deals
         source = self._source
+        self.starts_again = source is not None and source.starts_again
         if source is None:
             self.has_passes = not self._is_whole
         else:
@@ -105,7 +107,7 @@ class Feed:
         """
         if self._source is not None or self._is_whole:
             return share if self._source else dataclasses.replace(share, done=0)
-        one_pass = dataclasses.replace(share.at(0, 0), epochs=1)
+        one_pass = dataclasses.replace(share.at(START), epochs=1)
         count = int(self._repeat(one_pass).cardinality())
         if count < 1:
             return dataclasses.replace(share, done=0)
@@ -117,7 +119,7 @@ class Feed:
             return None
         if self._source is not None:
             return self._source.num_batches(share)
-        count = int(self._repeat(share.at(0, 0)).cardinality())
+        count = int(self._repeat(share.at(START)).cardinality())
         return count if count >= 0 else None
 
     def _call(self) -> Any:
@@ -138,7 +140,8 @@ class Feed:
         self._is_endless = data.cardinality() == tf.data.INFINITE_CARDINALITY
         # What the function has repeated itself, or asked for, is not repeated again.
         self._is_whole = bool(self._context.used) or self._is_endless
-        if data.cardinality() == 0:
+        # Where each pipeline is told its own part, others may have some.
+        if data.cardinality() == 0 and (self._shards or share.num_pipelines == 1):
             raise errors.TrainingFailed("Experiment(train_data=...) gives no batch.")
         if share.epochs is not None and self._is_endless:
             raise errors.UsageError(
@@ -206,7 +209,8 @@ def open_evaluation(function: Callable[..., Any], batch_size: int) -> tf.data.Da
     """
 
     def call() -> Any:
-        return function(InputContext()) if takes_context(function) else function()
+        context = InputContext.of(Share(epochs=1))
+        return function(context) if takes_context(function) else function()
 
     data = call()
     if not isinstance(data, tf.data.Dataset):

@@ -42,7 +42,7 @@ class Form:
             for batch in examples
         ]
         for spec in specs[1:]:
-            _check_same(spec, specs[0], 2, field)
+            _check_same(spec, specs[0], 2, field, is_loose=True)
         merged = tf.nest.map_structure(_merge, specs[0], *specs[1:])
         return cls(merged, field)
 
@@ -194,8 +194,10 @@ def _merge(first: tf.TypeSpec, *others: tf.TypeSpec) -> tf.TypeSpec:
     return merged
 
 
-def _check_same(spec: Any, expected: Any, number: int, field: str) -> None:
-    """Sees that a batch is like the others.
+def _check_same(
+    spec: Any, expected: Any, number: int, field: str, is_loose: bool = False
+) -> None:
+    """Sees that a batch is like the others; if loose, but for its sizes.
 
     Raises:
         TrainingFailed: it is not.
@@ -209,7 +211,7 @@ def _check_same(spec: Any, expected: Any, number: int, field: str) -> None:
         ) from error
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(expected), strict=True)
     for path, (leaf, wanted) in zip(_paths(expected), pairs, strict=True):
-        if number == 2:  # of which the form is made
+        if is_loose:
             fits = leaf.dtype == wanted.dtype and leaf.shape.rank == wanted.shape.rank
         else:
             fits = wanted.is_compatible_with(leaf)

@@ -1,9 +1,27 @@
 """Which part of the data one pipeline takes, in which order, and from where on."""
 
 import dataclasses
+from typing import NamedTuple
 
 # 2**32 over the golden ratio: its multiples, the pipelines' seeds, lie far apart.
 _GOLDEN = 0x9E3779B1
+
+
+class Place(NamedTuple):
+    """Where in the data a run is, over all pipelines; a checkpoint holds it.
+
+    Attributes:
+        batches: that have been given.
+        begun: passes that have begun.
+        complete: passes that are over: one less, but at the very end.
+    """
+
+    batches: int = 0
+    begun: int = 0
+    complete: int = 0
+
+
+START = Place()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +36,7 @@ class Share:
         seed: of the order.
         epochs: passes over the data, of all runs together; `None` for no end.
         done: batches that this pipeline has given already, which come no more.
-        all_done: batches that all pipelines had given when this run began.
-        passes: passes that had been begun when this run began.
+        place: where all of them were when this run began.
         dealer: address of the service that deals out numbers, under "dynamic".
     """
 
@@ -30,8 +47,7 @@ class Share:
     seed: int = 0
     epochs: int | None = None
     done: int = 0
-    all_done: int = 0
-    passes: int = 0
+    place: Place = START
     dealer: str | None = None
 
     @property
@@ -53,14 +69,10 @@ class Share:
         """Passes still to make, where one that was interrupted starts again."""
         if self.epochs is None:
             return None
-        return max(self.epochs - max(self.passes - 1, 0), 0)
+        return max(self.epochs - self.place.complete, 0)
 
-    def at(self, done: int, passes: int) -> "Share":
-        """Returns the share from a place in the data on.
-
-        Args:
-            done: batches that all pipelines together have given.
-            passes: passes that have been begun.
-        """
-        own = done // self.num_pipelines + (self.pipeline < done % self.num_pipelines)
-        return dataclasses.replace(self, done=own, all_done=done, passes=passes)
+    def at(self, place: Place) -> "Share":
+        """Returns the share from a place in the data on."""
+        whole, rest = divmod(place.batches, self.num_pipelines)
+        done = whole + (self.pipeline < rest)
+        return dataclasses.replace(self, done=done, place=place)

@@ -30,9 +30,11 @@ class Source:
     Attributes:
         form: of its batches.
         failure: what the user's code raised; `None` so far.
+        starts_again: whether a pass that was interrupted is begun once more.
     """
 
     form: Form
+    starts_again = False
 
     def __init__(self):
         self.failure: BaseException | None = None
@@ -100,7 +102,7 @@ class Arrays(Source):
         self.form = Form.of([first], field)
 
     def batches(self, share: Share) -> tf.data.Dataset:
-        start = share.all_done if share.sharding == "dynamic" else share.done
+        start = share.place.batches if share.sharding == "dynamic" else share.done
         drawn = stream.draw(share, self.count, self._batch_size, "batches", start)
         data = drawn.map(
             lambda numbers, index: (
@@ -154,12 +156,9 @@ class Numbered(Source):
             )
         examples = range(2 if self.count is None else min(2, self.count))
         self.form = Form.of([data[index] for index in examples], field)
-        self._change = threading.Condition()
-        self._under_way = 0
-        self._pass = 0
 
     def batches(self, share: Share) -> tf.data.Dataset:
-        start = share.all_done if share.sharding == "dynamic" else share.done
+        start = share.place.batches if share.sharding == "dynamic" else share.done
         # An endless one has a single pass, which is not shuffled.
         count = self.count or stream.MOST
         drawn = stream.draw(share, count, 1, "batches", start)
@@ -170,13 +169,13 @@ class Numbered(Source):
                 numbers[0] if self.count is None else index[0],
             )
         )
-        if self.count is not None:
-            self._pass = (start * share.stride[1] + share.stride[0]) // count
+        first, every = share.stride
+        passes = _Passes(self._data, (first + every * start) // count)
         order = order.map(
-            lambda begun, number, index: (begun, self._next(number, index))
+            lambda begun, number, index: (begun, self._next(passes, number, index))
         )
         return order.map(
-            lambda begun, index: (begun, self._call(self._fetch, index)),
+            lambda begun, index: (begun, self._call(passes.within(self._get), index)),
             num_parallel_calls=max(getattr(self._data, "workers", 1), 1),
         )
 
@@ -190,32 +189,53 @@ class Numbered(Source):
     def num_batches(self, share: Share) -> int | None:
         return None if self.count is None else stream.length(share, self.count, 1)
 
-    def _next(self, number: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    def _next(self, passes: "_Passes", number: tf.Tensor, index: tf.Tensor):
         """Returns the index, once the batches of the pass before it are fetched."""
-        result = tf.numpy_function(self._kept(self._enter), [number, index], tf.int64)
+        result = tf.numpy_function(self._kept(passes.enter), [number, index], tf.int64)
         return tf.ensure_shape(result, [])
 
-    def _enter(self, number: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _get(self, index: np.ndarray) -> list[np.ndarray]:
+        return self.form.flatten(self._data[int(index)], int(index))
+
+
+class _Passes:
+    """Tells a PyDataset that a pass is over, when all its batches are fetched.
+
+    Args:
+        data: which to tell.
+        number: of the pass that comes first.
+    """
+
+    def __init__(self, data: keras.utils.PyDataset, number: int):
+        self._data = data
+        self._number = number
+        self._under_way = 0
+        self._change = threading.Condition()
+
+    def enter(self, number: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Returns the index when it may be fetched; called for one after the other."""
         with self._change:
-            if number != self._pass:
+            if number != self._number:
                 self._change.wait_for(lambda: not self._under_way)
                 self._data.on_epoch_end()
                 if hasattr(self._data, "on_epoch_begin"):  # since Keras 3.7
                     self._data.on_epoch_begin()
-                self._pass = number
+                self._number = number
             self._under_way += 1
         return index
 
-    def _fetch(self, index: np.ndarray) -> list[np.ndarray]:
-        try:
-            return self._get(index)
-        finally:
-            with self._change:
-                self._under_way -= 1
-                self._change.notify_all()
+    def within(self, fetch: Callable) -> Callable:
+        """Returns the function, of which each call ends what `enter` began."""
 
-    def _get(self, index: np.ndarray) -> list[np.ndarray]:
-        return self.form.flatten(self._data[int(index)], int(index))
+        def call(index: np.ndarray) -> list[np.ndarray]:
+            try:
+                return fetch(index)
+            finally:
+                with self._change:
+                    self._under_way -= 1
+                    self._change.notify_all()
+
+        return call
 
 
 class Generated(Source):
@@ -229,6 +249,8 @@ class Generated(Source):
     Raises:
         TrainingFailed: there is no batch.
     """
+
+    starts_again = True
 
     def __init__(self, passes: Callable[[], Iterable], field: str, shards: bool):
         super().__init__()

@@ -96,7 +96,7 @@ def deal(items: Sequence | int, share: Share, job: str) -> tf.data.Dataset:
         )
     # A place is counted in batches, not in items: so its pass starts anew.
     is_dealt = share.sharding == "dynamic" and share.dealer is not None
-    start = max(share.passes - 1, 0) * count if is_dealt else 0
+    start = share.place.complete * count if is_dealt else 0
     data = draw(share, count, 1, job, start).map(lambda _, index: index[0])
     if isinstance(items, int):
         return data

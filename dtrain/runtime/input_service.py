@@ -20,7 +20,7 @@ from dtrain import errors, experiment
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.input.feed import Feed
-from dtrain.input.share import Share
+from dtrain.input.share import START, Place, Share
 from dtrain.runtime import calls
 
 OPEN, START, FAILURE, PAUSE = "open_input", "start_input", "input_failure", "pause"
@@ -34,12 +34,17 @@ class Order:
     Attributes:
         config: fields of the chief's RunConfig.
         share: fields of a Share, which are the same for all workers.
-        place: batches and passes that all workers had done when this run began.
+        place: where in the data all workers were when this run began.
     """
 
     config: dict[str, Any]
     share: dict[str, Any]
-    place: tuple[int, int] = (0, 0)
+    place: Place = START
+
+    @classmethod
+    def from_json(cls, text: str) -> "Order":
+        order = cls(**json.loads(text))
+        return dataclasses.replace(order, place=Place(*order.place))
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -53,6 +58,7 @@ class Opened:
         spec: of a batch; `None` if it could not be opened.
         counts_passes: whether all workers together begin each pass once.
         has_passes: whether passes can be counted.
+        starts_again: whether a pass that was interrupted is begun once more.
         num_batches: up to `--epochs`, from the very start; `None` if nobody knows.
         status: the exit status that a failure calls for; 0 if there is none.
         message: what failed, with the user's traceback.
@@ -61,6 +67,7 @@ class Opened:
     spec: Any = None
     counts_passes: bool = True
     has_passes: bool = True
+    starts_again: bool = False
     num_batches: int | None = None
     status: int = 0
     message: str = ""
@@ -108,6 +115,7 @@ class InputService:
                 feed.spec,
                 feed.counts_passes,
                 feed.has_passes,
+                feed.starts_again,
                 feed.num_batches(share),
             )
         except errors.DtrainError as error:
@@ -130,8 +138,7 @@ class InputService:
         """
         is_back = self._opened is None
         feed, share = self._open(order.decode())
-        place = Order(**json.loads(order)).place
-        share = share.at(*place)
+        share = share.at(Order.from_json(order.decode()).place)
         share = dataclasses.replace(share, done=share.done + int(taken))
         if is_back and taken:
             share = feed.from_pass(share)
@@ -158,7 +165,7 @@ class InputService:
     def _open(self, order: str) -> tuple[Feed, Share]:
         """Returns the data that an order asks for, opened once."""
         with self._lock:
-            known = Order(**json.loads(order))
+            known = Order.from_json(order)
             key = dataclasses.replace(known, place=self._place_that_matters(known))
             if self._opened is None or self._opened[0] != key.to_json():
                 config = self._own_config.replace(**known.config)
@@ -167,13 +174,13 @@ class InputService:
                 share = Share(pipeline=self._index, **known.share)
                 function = self._function or experiment.find(config.experiment)
                 what, config = experiment.build(function, config)
-                opened_at = share.at(*key.place)
+                opened_at = share.at(key.place)
                 feed = Feed(what.train_data, opened_at, config.batch_size)
                 self._opened = key.to_json(), feed, share
             return self._opened[1:]
 
-    def _place_that_matters(self, order: Order) -> tuple[int, int]:
+    def _place_that_matters(self, order: Order) -> Place:
         """Returns the place at which `ctx.deal` begins, under "dynamic"."""
         if order.share["sharding"] == "dynamic":
             return order.place
-        return (0, 0)
+        return START

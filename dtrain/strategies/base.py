@@ -218,7 +218,9 @@ class Step:
             is_own: a bool scalar; a batch that is not this replica's own has no weight.
                 `None` if all are.
         """
-        loss, weight, gradients, new = self.differentiate(element, step, tally, micro)
+        loss, weight, gradients, new = self.differentiate(
+            element, step, tally, micro, is_own
+        )
         batches = tf.ones([])
         if is_own is not None:
             batches = tf.cast(is_own, tf.float32)
@@ -230,7 +232,12 @@ class Step:
     # As in Keras' own training: models and losses are called as they are written.
     @tf.autograph.experimental.do_not_convert
     def differentiate(
-        self, element: Any, step: tf.Tensor, tally: list, micro: tf.Tensor | int = 0
+        self,
+        element: Any,
+        step: tf.Tensor,
+        tally: list,
+        micro: tf.Tensor | int = 0,
+        is_own: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, list, list]:
         """Runs one batch forward and backward, and keeps the state it changes.
 
@@ -239,6 +246,8 @@ class Step:
             step: the number of this step.
             tally: see `tally.py`.
             micro: which micro-batch of the step this is.
+            is_own: a bool scalar; a batch that is not changes no state. `None` if
+                all are.
 
         Returns:
             The loss and its weight, float32 scalars; the gradient, one a trainable
@@ -272,7 +281,7 @@ class Step:
                 "The loss depends on none of the model's trainable weights: no "
                 "gradient. See that the loss is computed from the model's outputs."
             )
-        self._write_state(state, new_state)
+        self._write_state(state, new_state, is_own)
         weight = self._objective.weight(y, y_pred, sample_weight, rows(x))
         # Some gradients, as of a dense layer over sequences, do not know their shape.
         gradients = [
@@ -320,7 +329,12 @@ class Step:
         seed = self._seeds[id(variable)]
         return keras_ways.seed_at(seed, draws, variable.value.dtype)
 
-    def _write_state(self, old: Sequence[tf.Tensor], new: Sequence[tf.Tensor]) -> None:
+    def _write_state(
+        self,
+        old: Sequence[tf.Tensor],
+        new: Sequence[tf.Tensor],
+        is_own: tf.Tensor | None,
+    ) -> None:
         """Writes what the model's call changed, such as moving averages.
 
         As a difference that the variable's own device adds: workers that run at
@@ -332,6 +346,8 @@ class Step:
             if after is before or id(variable) in self._seeds:
                 continue
             self.changed[id(variable)] = variable
+            if is_own is not None:
+                after = tf.where(is_own, after, before)
             if after.dtype.is_floating or after.dtype.is_integer:
                 variable.value.assign_add(after - before)
             else:

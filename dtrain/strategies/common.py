@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
+from dtrain.input.share import START, Place
 from dtrain.strategies import base, parts, pipelines
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.evaluation import Evaluation
@@ -24,6 +25,7 @@ class Inputs(Protocol):
         counts_passes: whether all pipelines together begin each pass once; else each
             of them begins its own.
         has_passes: whether passes can be counted.
+        starts_again: whether a pass that was interrupted is begun once more.
         num_batches: about how many all pipelines have up to `--epochs`; `None` if
             nobody knows.
     """
@@ -31,6 +33,7 @@ class Inputs(Protocol):
     spec: Any
     counts_passes: bool
     has_passes: bool
+    starts_again: bool
     num_batches: int | None
 
 
@@ -71,11 +74,10 @@ class CommonTrainer:
         self._num_pipelines = num_pipelines
         self._may_end = config.epochs is not None
         self._epochs = config.epochs
-        # The place in the data: batches done, by all pipelines, and passes begun.
-        self._place = (0, 0)
+        self._place = START  # in the data
         self._begun = 0  # by each pipeline, or by all together
         with tf.device(counter.device):
-            self._place_variable = tf.Variable([0, 0], dtype=tf.int64, name="data")
+            self._place_variable = tf.Variable(START, dtype=tf.int64, name="data")
         self.checkpoint = parts.make_checkpoint(
             model, optimizer, counter, self._place_variable
         )
@@ -108,7 +110,7 @@ class CommonTrainer:
     def passes(self) -> int | None:
         if not self._inputs.has_passes:
             return None
-        begun = max(self._place[1], 1)
+        begun = max(self._place.begun, 1)
         return begun if self._epochs is None else min(begun, self._epochs)
 
     @property
@@ -125,17 +127,22 @@ class CommonTrainer:
 
     def before_save(self) -> None:
         self._optimizer.iterations.assign(self.global_step)
-        batches, passes = self._place
         if self.is_over:
-            passes = self._epochs + 1  # one more than has begun: the last is complete
-        self._place_variable.assign([batches, passes])
+            self._place = self._place._replace(complete=self._epochs)
+        self._place_variable.assign(self._place)
 
     def after_restore(self) -> None:
         self._keep_rate()
         self.global_step = int(self._counter.numpy())
-        batches, passes = self._place_variable.numpy()
-        self._place = (int(batches), int(passes))
-        self._begun = self._place[1] * self._counters()
+        self._set_place(self._place_variable.numpy())
+
+    def _set_place(self, values: Sequence) -> None:
+        """Goes on from a place in the data."""
+        place = Place(*map(int, values))
+        if self._inputs.starts_again:
+            place = place._replace(begun=place.complete)
+        self._place = place
+        self._begun = place.begun * self._counters()
 
     def _pack(self, within: Callable = lambda step: step()) -> Callable:
         """Returns `(iterator, num_steps) -> totals`: many steps, to be traced.
@@ -172,8 +179,12 @@ class CommonTrainer:
         self.totals.add(totals, updates, waits)
         self.global_step += updates
         self._begun += begun
-        batches = self._place[0] + updates * self._batches_per_step
-        self._place = batches, -(-self._begun // self._counters())
+        passes = -(-self._begun // self._counters())
+        self._place = Place(
+            self._place.batches + updates * self._batches_per_step,
+            passes,
+            max(passes - 1, 0),
+        )
 
     def _counters(self) -> int:
         """Returns how often a pass is counted."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.input import form
 from dtrain.input.feed import Feed, for_steps
-from dtrain.input.share import Share
+from dtrain.input.share import Place, Share
 from dtrain.strategies import failures
 
 
@@ -25,6 +25,7 @@ class OwnInputs:
         spec: of a batch.
         counts_passes: whether all processes together begin each pass once.
         has_passes: whether passes can be counted.
+        starts_again: whether a pass that was interrupted is begun once more.
         num_batches: about how many all processes have up to `--epochs`; `None` if
             nobody knows.
 
@@ -44,19 +45,20 @@ class OwnInputs:
         self.spec = self._feed.spec
         self.counts_passes = self._feed.counts_passes
         self.has_passes = self._feed.has_passes
+        self.starts_again = self._feed.starts_again
         own = self._feed.num_batches(share)
         self.num_batches = None if own is None else own * share.num_pipelines
         with tf.device("CPU:0"):
             self._examples = tf.Variable(0, dtype=tf.int64)
 
-    def open(self, place: tuple[int, int]) -> tf.data.Iterator:
+    def open(self, place: Place) -> tf.data.Iterator:
         """Returns an iterator of elements (begun, batch).
 
         Args:
-            place: batches and passes that all processes have done.
+            place: where in the data all processes are.
         """
         with failures.explained():
-            data = self._feed.batches(self._share.at(*place))
+            data = self._feed.batches(self._share.at(place))
             return iter(for_steps(data, self._examples.handle))
 
     @contextlib.contextmanager

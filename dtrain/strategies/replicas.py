@@ -69,7 +69,7 @@ class ReplicatedTrainer(CommonTrainer):
         self._has_warned = False
         self._is_shared = False
         self._first_step = 0  # of this run
-        self._own = np.ones(len(group.devices))  # batches in the last call
+        self._own = np.zeros(len(group.devices))  # batches, by local replica
         self._reduction = Reduction(config.gradient_dtype, group.size)
 
         share = Share(
@@ -158,6 +158,7 @@ class ReplicatedTrainer(CommonTrainer):
         return super().evaluate(is_over)
 
     def before_save(self) -> None:
+        super().before_save()
         self._share_once()
         self._together(Work.SETTLE, self.global_step)
 
@@ -192,7 +193,7 @@ class ReplicatedTrainer(CommonTrainer):
         """Gives every replica the first one's variables, and the place in the data."""
         self._counter.assign(step)
         place = self._call(self._tell, tf.constant(self._place, tf.int64)).numpy()
-        self._place = (int(place[0]), int(place[1]))
+        self._set_place(place)
         if self._iterator is None or self._opened_at != self._place:
             self._opened_at = self._place
             self._iterator = self._inputs.open(self._place)
@@ -204,7 +205,7 @@ class ReplicatedTrainer(CommonTrainer):
         totals, own = self._call(
             self._packed, self._iterator, tf.constant(num_steps, tf.int64)
         )
-        self._own = own.numpy()  # by local replica
+        self._own += own.numpy()
         return totals.numpy()
 
     def _settle(self, step: int) -> None:
@@ -238,8 +239,9 @@ class ReplicatedTrainer(CommonTrainer):
             loss, (own, tallies) = packed(iterator, num_steps)
             local = [tf.add_n(list(parts)) for parts in zip(*tallies, strict=True)]
             totals = self._objective.pack(loss, tally_lib.metrics(local))
-            waited, begun, _ = tally_lib.extras(local)
-            waited /= len(tallies)
+            _, begun, _ = tally_lib.extras(local)
+            # The replica whose batch comes last is waited for by the others.
+            waited = tf.reduce_max([tally_lib.extras(tally)[0] for tally in tallies])
             group = self._group
             waits = tf.one_hot(group.process, group.num_processes, dtype=tf.float64)
             # All make the same updates: the first one counts them.
@@ -324,7 +326,8 @@ class ReplicatedTrainer(CommonTrainer):
             if variable.dtype.is_floating:
                 value = _as_sent(variable)
                 own = tf.math.multiply_no_nan(value, tf.cast(has_data[k], value.dtype))
-                return all_reduce(own) / tf.cast(count, value.dtype)
+                mean = all_reduce(own) / tf.cast(count, value.dtype)
+                return tf.where(count > 0, mean, value)
             return self._share_value(k, variable)
 
         def average_all(k):

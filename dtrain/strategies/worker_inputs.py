@@ -17,6 +17,7 @@ from dtrain import errors
 from dtrain.cluster.spec import Cluster, split_address
 from dtrain.config import RunConfig
 from dtrain.input import feed, form, stream
+from dtrain.input.share import Place
 from dtrain.runtime import calls
 from dtrain.runtime.input_service import FAILURE, OPEN, START, Opened, Order
 from dtrain.strategies.failures import describe_input, explained
@@ -51,6 +52,7 @@ class WorkerInputs:
         spec: of a batch, of all workers.
         counts_passes: whether all workers together begin each pass once.
         has_passes: whether passes can be counted.
+        starts_again: whether a pass that was interrupted is begun once more.
         num_batches: of all workers up to `--epochs`; `None` if nobody knows.
 
     Raises:
@@ -77,17 +79,18 @@ class WorkerInputs:
         opened = self._open()
         self.counts_passes = opened[0].counts_passes
         self.has_passes = opened[0].has_passes
+        self.starts_again = opened[0].starts_again
         known = [answer.num_batches for answer in opened]
         self.num_batches = None if None in known else sum(known)
         if config.data_sharding == "dynamic":  # each of them knows of all
             self.num_batches = known[0]
         self.spec = _common([answer.spec for answer in opened])
 
-    def function(self, place: tuple[int, int], taken: tf.Variable):
+    def function(self, place: Place, taken: tf.Variable):
         """Returns a concrete function that opens the batches of the worker it runs on.
 
         Args:
-            place: batches and passes that all workers had done before this run.
+            place: where in the data all workers were when this run began.
             taken: int64 (workers,): batches that this run's steps have taken.
         """
         order = Order(self._order.config, self._order.share, place).to_json()
