@@ -99,7 +99,10 @@ def describe_with_traceback(error: BaseException) -> str:
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Returns where an error passed through code that is the user's."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [frame for frame in frames if is_users(frame.filename)]
+    own = [frame for frame in frames if is_users(frame.filename)]
+    if not own and error.__cause__ is not None:  # as of a StopIteration in a generator
+        return _own_frames(error.__cause__)
+    return own
 
 
 def is_users(path: str) -> bool:
@@ -108,6 +111,7 @@ def is_users(path: str) -> bool:
     library = sysconfig.get_path("stdlib") + os.sep
     return (
         not path.startswith((package, library, "<"))
+        and "__autograph_generated_file" not in path
         and f"{os.sep}site-packages{os.sep}" not in path
         and os.path.exists(path)
     )

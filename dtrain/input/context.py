@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from dtrain.input.share import Share
 
@@ -44,7 +44,7 @@ class InputContext:
             return cls(1, 0, share.num_replicas, share)
         return cls(share.num_pipelines, share.pipeline, share.num_replicas, share)
 
-    def deal(self, items: Sequence | int) -> tf.data.Dataset:
+    def deal(self, items: Iterable | int) -> tf.data.Dataset:
         """Returns this pipeline's items, pass after pass, as `--data_sharding` says.
 
         Every pass has each item once, over all pipelines, in an order of its own that
@@ -62,7 +62,7 @@ class InputContext:
             Python code may iterate over it as well.
 
         Raises:
-            UsageError: there is no item.
+            UsageError: there is no item, or it is no name, number or array.
         """
         from dtrain.input import stream
 

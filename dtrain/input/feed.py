@@ -57,16 +57,15 @@ class Feed:
                     result, self._call, batch_size, "train_data", self._shards
                 )
                 self.spec = self._source.form.spec
-                deals = "deal" in self._context.used
                 if isinstance(self._source, sources.Generated):
-                    self._source.once_only = deals
+                    self._source.is_whole = self.deals
         source = self._source
         self.starts_again = source is not None and source.starts_again
         if source is None:
             self.has_passes = not self._is_whole
         else:
             is_endless = isinstance(source, sources.Numbered) and source.count is None
-            self.has_passes = not is_endless and "deal" not in self._context.used
+            self.has_passes = not is_endless and not self.deals
         if share.sharding == "dynamic" and not self._is_dealt():
             raise errors.UsageError(
                 "--data_sharding=dynamic deals out what can be numbered: arrays, a "
@@ -74,6 +73,11 @@ class Feed:
                 "ctx.deal(file_names). This train_data returns something else: leave "
                 "the flag out, or let it use ctx.deal."
             )
+
+    @property
+    def deals(self) -> bool:
+        """Whether the function has asked for its items by `ctx.deal`."""
+        return "deal" in self._context.used
 
     @property
     def failure(self) -> BaseException | None:
@@ -128,7 +132,7 @@ class Feed:
         return self._function()
 
     def _is_dealt(self) -> bool:
-        if "deal" in self._context.used:
+        if self.deals:
             return True
         numbered = isinstance(self._source, (sources.Arrays, sources.Numbered))
         return numbered and self._shards
@@ -153,7 +157,8 @@ class Feed:
         """Returns all elements of a share, with a mark where a pass begins."""
         first, every = share.stride if self._shards else (0, 1)
         # One of the first `every` of a pass is the first that this pipeline takes.
-        data = tf.data.Dataset.zip((marks(every), self._data))
+        first_ones = 0 if self._is_whole else every
+        data = tf.data.Dataset.zip((marks(first_ones), self._data))
         if not self._is_whole:
             data = data.repeat(share.epochs)
         if every > 1:

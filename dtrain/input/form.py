@@ -4,6 +4,7 @@ A batch is (x, y) or (x, y, sample_weight); each of them an array or a dict or t
 arrays. Where Python makes batches, their form is read from the first two.
 """
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain import errors
+
+_TEXT = (str, bytes)
+_MOST_SHOWN = 300  # characters of a spec in a message
 
 
 class Form:
@@ -106,6 +110,13 @@ def as_leaf(value: Any) -> Any:
     if isinstance(value, tf.Variable):
         return tf.convert_to_tensor(value)
     value = np.asarray(value)
+    if value.dtype.hasobject and value.size and not isinstance(value.flat[0], _TEXT):
+        raise errors.UsageError(
+            "The data holds an array of Python objects (the first is "
+            f"{describe(value.flat[0])}). Give it the dtype of what is in it, for "
+            'instance x.astype("float32"); rows of different lengths are for '
+            "tf.ragged.constant."
+        )
     if value.dtype == np.float64:
         return value.astype(keras.config.floatx())
     return value
@@ -141,8 +152,8 @@ def check_spec(spec: Any, field: str) -> None:
     """
     if not isinstance(spec, tuple) or len(spec) not in (2, 3):
         raise errors.UsageError(
-            f"Experiment({field}=...) gives elements {spec}. Give tuples (x, y) or "
-            "(x, y, sample_weight)."
+            f"Experiment({field}=...) gives elements {_shorten(show(spec))}. Give "
+            "tuples (x, y) or (x, y, sample_weight)."
         )
     for leaf in tf.nest.flatten(spec):
         shape = getattr(leaf, "shape", None)
@@ -150,13 +161,14 @@ def check_spec(spec: Any, field: str) -> None:
             continue
         if shape.rank is None:
             raise errors.UsageError(
-                f"Experiment({field}=...) gives tensors of unknown rank: {spec}. Tell "
-                "it in the pipeline, with tf.ensure_shape(x, [None, ...])."
+                f"Experiment({field}=...) gives tensors of unknown rank: "
+                f"{_shorten(show(spec))}. Tell it in the pipeline, with "
+                "tf.ensure_shape(x, [None, ...])."
             )
         if shape.rank == 0:
             raise errors.UsageError(
-                f"Experiment({field}=...) gives single examples, not batches: {spec}. "
-                "Add .batch(config.batch_size)."
+                f"Experiment({field}=...) gives single examples, not batches: "
+                f"{_shorten(show(spec))}. Add .batch(config.batch_size)."
             )
 
 
@@ -168,7 +180,18 @@ def describe(value: Any) -> str:
 
 
 def tuples(value: Any) -> Any:
-    """Returns a structure whose lists are tuples: tf.data takes lists for arrays."""
+    """Returns a structure without lists, which tf.data takes for arrays.
+
+    A list of numbers or strings, or of lists of them, is one array; of arrays, a tuple.
+    """
+    if isinstance(value, list) and _is_plain(value):
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise errors.UsageError(
+                "The data holds a list with rows of different lengths. Make all of one "
+                "length, or a ragged tensor: tf.ragged.constant."
+            ) from error
     if isinstance(value, dict):
         return {key: tuples(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -176,6 +199,13 @@ def tuples(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(tuples, value))
     return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether a list holds no array: by its first items, as it may be long."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, (bool, numbers.Number, str, bytes))
 
 
 def _merge(first: tf.TypeSpec, *others: tf.TypeSpec) -> tf.TypeSpec:
@@ -245,7 +275,7 @@ def _walk(value: Any, path: str = "") -> list[tuple[str, Any]]:
 
 def show(spec: Any) -> str:
     """Returns what a spec is, for people."""
-    if isinstance(spec, tf.TensorSpec):
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
         sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
         return f"{spec.dtype.name} ({sizes}{',' * (spec.shape.rank == 1)})"
     if isinstance(spec, dict):
@@ -253,6 +283,10 @@ def show(spec: Any) -> str:
     if isinstance(spec, tuple):
         return "(" + ", ".join(map(show, spec)) + ")"
     return str(spec)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + " ..."
 
 
 def _to_numpy(tensor: Any) -> np.ndarray:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 # 2**32 over the golden ratio: its multiples, the pipelines' seeds, lie far apart.
-_GOLDEN = 0x9E3779B1
+GOLDEN = 0x9E3779B1
 
 
 class Place(NamedTuple):
@@ -61,7 +61,7 @@ class Share:
     def order_seed(self) -> int:
         """The seed of this pipeline's order: its own, if everyone sees all."""
         if self.sharding == "off":
-            return (self.seed + (self.pipeline + 1) * _GOLDEN) % 2**32
+            return (self.seed + (self.pipeline + 1) * GOLDEN) % 2**32
         return self.seed
 
     @property

@@ -5,6 +5,7 @@ raises is kept, so that the person who wrote it sees a traceback of their own li
 """
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.input import stream
 from dtrain.input.form import Form, as_leaf, describe, tuples
-from dtrain.input.share import Share
+from dtrain.input.share import GOLDEN, Share
 
 ENDLESS = (
     "Experiment(eval_data=...) returned endless data. Evaluation sees every example "
@@ -50,6 +51,7 @@ class Source:
     def _kept(self, function: Callable) -> Callable:
         """Returns the function, with what it raises kept."""
 
+        @tf.autograph.experimental.do_not_convert
         def call(*args):
             try:
                 return function(*args)
@@ -169,8 +171,7 @@ class Numbered(Source):
                 numbers[0] if self.count is None else index[0],
             )
         )
-        first, every = share.stride
-        passes = _Passes(self._data, (first + every * start) // count)
+        passes = _Passes(self._data, share.order_seed)
         order = order.map(
             lambda begun, number, index: (begun, self._next(passes, number, index))
         )
@@ -203,12 +204,14 @@ class _Passes:
 
     Args:
         data: which to tell.
-        number: of the pass that comes first.
+        seed: of what it draws then; the same in every pipeline.
     """
 
-    def __init__(self, data: keras.utils.PyDataset, number: int):
+    def __init__(self, data: keras.utils.PyDataset, seed: int):
         self._data = data
-        self._number = number
+        self._seed = seed
+        self._number = 0
+        _begin(data)
         self._under_way = 0
         self._change = threading.Condition()
 
@@ -217,12 +220,22 @@ class _Passes:
         with self._change:
             if number != self._number:
                 self._change.wait_for(lambda: not self._under_way)
-                self._data.on_epoch_end()
-                if hasattr(self._data, "on_epoch_begin"):  # since Keras 3.7
-                    self._data.on_epoch_begin()
+                # Also those of passes that this pipeline has had no batch of: then
+                # an order that it changes is the same in every pipeline.
+                missed = range(self._number + 1, int(number) + 1)
                 self._number = number
+                for each in missed:
+                    self._end(each)
             self._under_way += 1
         return index
+
+    def _end(self, number: int) -> None:
+        """Ends the pass before number so and so, which begins."""
+        seed = (self._seed + number * GOLDEN) % 2**32
+        np.random.seed(seed)
+        random.seed(seed)
+        self._data.on_epoch_end()
+        _begin(self._data)
 
     def within(self, fetch: Callable) -> Callable:
         """Returns the function, of which each call ends what `enter` began."""
@@ -236,6 +249,11 @@ class _Passes:
                     self._change.notify_all()
 
         return call
+
+
+def _begin(data: keras.utils.PyDataset) -> None:
+    if hasattr(data, "on_epoch_begin"):  # since Keras 3.7
+        data.on_epoch_begin()
 
 
 class Generated(Source):
@@ -264,7 +282,7 @@ class Generated(Source):
             raise errors.TrainingFailed(f"Experiment({field}=...) gives no batch.")
         self.form = Form.of(first, field)
         self._first: Iterator | None = itertools.chain(first, begun)
-        self.once_only = False  # whether it has ended for good with its first pass
+        self.is_whole = False  # whether the first pass holds all that there are
 
     def batches(self, share: Share) -> tf.data.Dataset:
         return self._data_set(lambda: self._generate(share))
@@ -300,9 +318,13 @@ class Generated(Source):
         total = itertools.count()
         left = share.passes_left
         passes = itertools.count() if left is None else range(left)
-        for number in passes:
-            if number and self.once_only:
-                return
+        if self.is_whole:
+            done = 0 if share.sharding == "dynamic" else share.done
+            yield from itertools.islice(
+                self._number(self._iterate(), 0), done * every + first, None, every
+            )
+            return
+        for _ in passes:
             is_empty = True
             for element in self._number(self._iterate(), every):
                 is_empty = False
@@ -348,6 +370,14 @@ def make(
         arrays = _arrays(result)
         if arrays is not None:
             return Arrays(arrays, batch_size, field)
+    if isinstance(result, list) and not any(
+        isinstance(item, (tuple, list)) for item in result
+    ):
+        kinds = ", ".join(map(describe, result[:3]))
+        raise errors.UsageError(
+            f"Experiment({field}=...) returned a list ({kinds}). Return a tuple (x, y) "
+            "or (x, y, sample_weight) of arrays; a list is taken for a list of batches."
+        )
     if isinstance(result, Iterator):  # it can be gone through once
         calls = itertools.chain([result], iter(again, None))
         return Generated(lambda: next(calls), field, shards)

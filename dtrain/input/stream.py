@@ -5,7 +5,9 @@ of the seed and the pass. So nothing is held in memory, any place can be found a
 and pipelines that take different numbers read nothing twice in a pass.
 """
 
-from collections.abc import Sequence
+import numbers as numbers_lib
+import os
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -86,22 +88,48 @@ def _batches(end: int, first: int, step: int) -> int:
     return max(-(-(end - first) // step), 0)
 
 
-def deal(items: Sequence | int, share: Share, job: str) -> tf.data.Dataset:
+def deal(items: Iterable | int, share: Share, job: str) -> tf.data.Dataset:
     """Returns a data set of this pipeline's items: see `InputContext.deal`."""
-    count = items if isinstance(items, int) else len(items)
+    is_count = isinstance(items, numbers_lib.Integral) and not isinstance(items, bool)
+    if not is_count:
+        items = _items(items)
+    count = int(items) if is_count else len(items)
     if count < 1:
         raise errors.UsageError(
             "ctx.deal(items) was given no item. See that the pattern of file names or "
             "the folder is right, on this machine, too."
         )
-    # A place is counted in batches, not in items: so its pass starts anew.
-    is_dealt = share.sharding == "dynamic" and share.dealer is not None
-    start = share.place.complete * count if is_dealt else 0
+    start = 0
+    if share.sharding == "dynamic" and share.dealer is not None:
+        # A place is counted in batches, not in items: so another pass is begun.
+        start = (share.place.complete or share.place.batches) * count
     data = draw(share, count, 1, job, start).map(lambda _, index: index[0])
-    if isinstance(items, int):
+    if is_count:
         return data
-    table = tf.constant(np.asarray(items))
+    table = tf.constant(items)
     return data.map(lambda index: table[index])
+
+
+def _items(items: Iterable) -> np.ndarray:
+    """Returns items as an array.
+
+    Raises:
+        UsageError: they are no names, numbers or arrays.
+    """
+    try:
+        listed = [
+            os.fspath(item) if isinstance(item, os.PathLike) else item for item in items
+        ]
+        array = np.asarray(listed)
+    except (TypeError, ValueError):
+        array = np.empty([0], object)
+        listed = [items]
+    if isinstance(items, (str, bytes, dict)) or (array.dtype.hasobject and listed):
+        raise errors.UsageError(
+            f"ctx.deal({items!r}) is not possible. Give a list of file names or of "
+            "numbers, or how many items there are."
+        )
+    return array
 
 
 def _dealt(dealer: str, job: str, start: int) -> tf.data.Dataset:

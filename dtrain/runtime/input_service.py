@@ -20,7 +20,8 @@ from dtrain import errors, experiment
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.input.feed import Feed
-from dtrain.input.share import START, Place, Share
+from dtrain.input.share import START as START_PLACE
+from dtrain.input.share import Place, Share
 from dtrain.runtime import calls
 
 OPEN, START, FAILURE, PAUSE = "open_input", "start_input", "input_failure", "pause"
@@ -39,7 +40,7 @@ class Order:
 
     config: dict[str, Any]
     share: dict[str, Any]
-    place: Place = START
+    place: Place = START_PLACE
 
     @classmethod
     def from_json(cls, text: str) -> "Order":
@@ -73,6 +74,25 @@ class Opened:
     message: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    """What has been opened, and for what.
+
+    Attributes:
+        order: the chief's, but for the place.
+        function: the experiment's `train_data`.
+        config: what the experiment was built with.
+        share: this worker's.
+        feed: the data.
+    """
+
+    order: Order
+    function: Callable[..., Any]
+    config: RunConfig
+    share: Share
+    feed: Feed
+
+
 class InputService:
     """The data of the worker that this process serves.
 
@@ -95,7 +115,8 @@ class InputService:
         self._index = index
         self._console = console
         self._lock = threading.Lock()
-        self._opened: tuple[str, Feed, Share] | None = None
+        self._opened: _Data | None = None
+        self._failure: Exception | None = None  # of what was started
         service = tf.data.experimental.service
         self._dispatcher = service.DispatchServer(service.DispatcherConfig(port=0))
         self._address = self._dispatcher.target.split("://")[1]
@@ -136,17 +157,21 @@ class InputService:
             order: as JSON.
             taken: batches that steps of this run have taken from this worker.
         """
-        is_back = self._opened is None
-        feed, share = self._open(order.decode())
-        share = share.at(Order.from_json(order.decode()).place)
-        share = dataclasses.replace(share, done=share.done + int(taken))
-        if is_back and taken:
-            share = feed.from_pass(share)
-            self._console.line(
-                f"worker:{self._index} is back: its data goes on from batch "
-                f"{share.done}."
-            )
-        data = feed.batches(share, is_served=True)
+        is_back = self._opened is None and taken
+        try:
+            feed, share = self._open(order.decode())
+            place = Order.from_json(order.decode()).place
+            share = share.at(place)
+            if feed.deals and share.sharding == "dynamic" and place.batches:
+                feed = self._open_again(share)
+            share = dataclasses.replace(share, done=share.done + int(taken))
+            if is_back:
+                share = feed.from_pass(share)
+                self._console.line(f"worker:{self._index} is back, and so is its data.")
+            data = feed.batches(share, is_served=True)
+        except Exception as error:
+            self._failure = error
+            raise
         name = tf.data.experimental.service.register_dataset(
             f"grpc://{self._address}", data, compression=None
         )
@@ -154,7 +179,7 @@ class InputService:
 
     def _answer_failure(self) -> bytes:
         """Returns what the user's Python code raised here, for people; or nothing."""
-        failure = self._opened and self._opened[1].failure
+        failure = self._failure or (self._opened and self._opened.feed.failure)
         return errors.describe_with_traceback(failure).encode() if failure else b""
 
     def _answer_pause(self) -> bytes:
@@ -166,21 +191,31 @@ class InputService:
         """Returns the data that an order asks for, opened once."""
         with self._lock:
             known = Order.from_json(order)
-            key = dataclasses.replace(known, place=self._place_that_matters(known))
-            if self._opened is None or self._opened[0] != key.to_json():
+            key = dataclasses.replace(known, place=START_PLACE)
+            if self._opened is None or self._opened.order != key:
                 config = self._own_config.replace(**known.config)
                 if self._own_config.data_dir is not None:  # where it is on this machine
                     config = config.replace(data_dir=self._own_config.data_dir)
-                share = Share(pipeline=self._index, **known.share)
                 function = self._function or experiment.find(config.experiment)
                 what, config = experiment.build(function, config)
-                opened_at = share.at(key.place)
-                feed = Feed(what.train_data, opened_at, config.batch_size)
-                self._opened = key.to_json(), feed, share
-            return self._opened[1:]
+                share = Share(pipeline=self._index, **known.share)
+                feed = Feed(what.train_data, share, config.batch_size)
+                self._opened = _Data(key, what.train_data, config, share, feed)
+            return self._opened.feed, self._opened.share
 
-    def _place_that_matters(self, order: Order) -> Place:
-        """Returns the place at which `ctx.deal` begins, under "dynamic"."""
-        if order.share["sharding"] == "dynamic":
-            return order.place
-        return START
+    def _open_again(self, share: Share) -> Feed:
+        """Returns the data with items that are dealt out from a place on.
+
+        Raises:
+            UsageError: nobody knows which passes are left.
+        """
+        if share.epochs is not None and not share.place.complete:
+            raise errors.UsageError(
+                f"--epochs={share.epochs} cannot go on from a checkpoint with "
+                "--data_sharding=dynamic and ctx.deal: which items of a pass were "
+                "read is not known. Use --train_steps, or --data_sharding=static."
+            )
+        known = self._opened
+        feed = Feed(known.function, share, known.config.batch_size)
+        self._opened = dataclasses.replace(known, feed=feed)
+        return feed

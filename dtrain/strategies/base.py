@@ -7,6 +7,7 @@ runs where the variables are and far from them.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -161,7 +162,17 @@ class Step:
         """
         if not may_end:
             return within(lambda: self._run(lambda _: (next(iterator), None), tally))
+        # Whether there is a batch has to be known before the weights are read. The
+        # smallest one is there when the update before this step is done.
+        smallest = min(
+            self._model.trainable_variables, key=lambda v: math.prod(v.shape)
+        )
+        updated = tf.convert_to_tensor(smallest.value)
         first = iterator.get_next_as_optional()
+        has_value = first.has_value()
+        tally = tally_lib.add_wait(
+            tally, tally_lib.seconds_between([updated], has_value)
+        )
 
         def element(index):
             if self._accumulate_steps == 1:
@@ -173,7 +184,7 @@ class Step:
             )
 
         return tf.cond(
-            first.has_value(),
+            has_value,
             lambda: within(lambda: self._run(element, tally)),
             lambda: (tf.zeros([]), list(tally)),
         )

@@ -11,7 +11,7 @@ import tensorflow as tf
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
 from dtrain.input.share import Share
-from dtrain.strategies import parts, pipelines
+from dtrain.strategies import aside, parts, pipelines
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
 
@@ -44,14 +44,19 @@ class LocalTrainer(CommonTrainer):
         with tf.device("CPU:0"):  # where alone fetch-and-add is implemented
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
         super().__init__(experiment, config, self._inputs, 1, model, optimizer, counter)
-        self._packed = tf.function(self._pack(), autograph=False)
+        # Keras keeps what it needs for tracing by thread: this one.
+        self._packed = tf.function(self._pack(), autograph=False).get_concrete_function(
+            tf.data.IteratorSpec(pipelines.element_spec(self._inputs.spec)),
+            tf.TensorSpec([], tf.int64),
+        )
 
     def train(self, num_steps: int) -> None:
         started = time.monotonic()
         with self._inputs.explained(), self._loop_size.timed(num_steps):
             if self._iterator is None:
                 self._iterator = self._inputs.open(self._place)
-            totals = self._packed(self._iterator, tf.constant(num_steps, tf.int64))
+            steps = tf.constant(num_steps, tf.int64)
+            totals = aside.call(self._packed, self._iterator, steps)
         waited, begun, updates = tally_lib.tail(totals.numpy())
         self.is_over = updates < num_steps
         waits = [(0, waited, time.monotonic() - started)]

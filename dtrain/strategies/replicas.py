@@ -24,7 +24,7 @@ from dtrain.console import Console
 from dtrain.experiment import Experiment
 from dtrain.input.share import Share
 from dtrain.runtime.collectives import Group, all_reduce
-from dtrain.strategies import base, failures, parts, pipelines
+from dtrain.strategies import aside, base, failures, parts, pipelines
 from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
@@ -84,9 +84,6 @@ class ReplicatedTrainer(CommonTrainer):
             experiment.train_data, share, config.batch_size
         )
         self._iterator: tf.data.Iterator | None = None
-        self._iterator_spec = tf.data.IteratorSpec(
-            pipelines.element_spec(self._inputs.spec)
-        )
 
         with tf.device(group.host()):  # where it can be counted up
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
@@ -130,7 +127,11 @@ class ReplicatedTrainer(CommonTrainer):
         }
         # TensorFlow's own random operations differ from process to process, too.
         tf.random.set_seed(config.seed + group.first)
-        self._packed = tf.function(self._pack(), autograph=False)
+        # Keras keeps what it needs for tracing by thread: this one.
+        self._packed = tf.function(self._pack(), autograph=False).get_concrete_function(
+            tf.data.IteratorSpec(pipelines.element_spec(self._inputs.spec)),
+            tf.TensorSpec([], tf.int64),
+        )
 
     def train(self, num_steps: int) -> None:
         self._share_once()
@@ -185,7 +186,7 @@ class ReplicatedTrainer(CommonTrainer):
 
     def _call(self, function: Callable, *args) -> Any:
         """Calls a traced function in which all replicas take part."""
-        return function(*args)
+        return aside.call(function, *args)
 
     # The work itself.
 

@@ -73,10 +73,6 @@ class SyncTrainer(ReplicatedTrainer):
                 "TensorFlow": tf.__version__,
             }
         )
-        # Keras keeps what it needs for tracing by thread: this one.
-        self._packed = self._packed.get_concrete_function(
-            self._iterator_spec, tf.TensorSpec([], tf.int64)
-        )
 
     def follow(self) -> int:
         """Does what the chief orders; returns the status that it leaves with."""

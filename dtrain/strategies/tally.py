@@ -44,6 +44,12 @@ def add(tally: list, metrics: list, waited: tf.Tensor, begun: tf.Tensor) -> list
     return [*metrics, seconds + waited, passes + tf.cast(begun, tf.float64), updates]
 
 
+def add_wait(tally: list, waited: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the tally after one more wait, of so many seconds."""
+    seconds, *others = extras(tally)
+    return [*metrics(tally), seconds + waited, *others]
+
+
 def with_update(tally: list, updates: tf.Tensor | float = 1.0) -> list[tf.Tensor]:
     """Returns the tally after one more update."""
     return [*tally[:-1], tally[-1] + updates]

@@ -70,13 +70,14 @@ class Window:
         totals: of which it shows a part.
 
     Attributes:
-        waits: by pipeline, the share of their time that these steps waited for input.
+        waits: by pipeline, the share of their time that these steps waited for input;
+            without those that have done none, but for their first call.
     """
 
     def __init__(self, totals: Totals):
         self._totals = totals
         self._before = totals.snapshot()
-        self.waits: list[float] = []
+        self.waits: dict[int, float] = {}
 
     def take(self) -> dict[str, float]:
         """Returns means since the last call; empty if there was no step."""
@@ -86,6 +87,8 @@ class Window:
             return {}
         self._before = now, steps, seconds
         waited, whole = (seconds - seconds_before).T
-        shares = np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0)
-        self.waits = [float(share) for share in shares]
+        self.waits = {
+            int(index): float(waited[index] / whole[index])
+            for index in np.flatnonzero(whole)
+        }
         return self._totals.describe(now - before, steps - steps_before)

@@ -103,7 +103,7 @@ class WorkerInputs:
             parts = tf.strings.split(answer, " ")
             spec = tf.TensorSpec([], tf.int64), self.spec
             # On the CPU of this worker: "CPU:0" alone would be the chief's.
-            with tf.compat.v1.colocate_with(answer, ignore_existing=True):
+            with answer.graph.colocate_with(answer.op, ignore_existing=True):
                 counter = _counter()
                 tf.raw_ops.AssignVariableOp(
                     resource=counter, value=tf.zeros([], tf.int64)
@@ -192,6 +192,16 @@ def _counter() -> tf.Tensor:
     )
 
 
+def _are_alike(one: tf.TypeSpec, other: tf.TypeSpec) -> bool:
+    """Returns whether batches of both fit one model: but for the number of examples."""
+    if one.most_specific_common_supertype([other]) is None:
+        return False
+    if not isinstance(one, tf.TensorSpec):
+        return True
+    sizes = zip(one.shape[1:], other.shape[1:], strict=True)
+    return all(a == b or a is None or b is None for a, b in sizes)
+
+
 def _common(specs: list) -> Any:
     """Returns the spec that all workers' batches have in common.
 
@@ -203,7 +213,7 @@ def _common(specs: list) -> Any:
         try:
             tf.nest.assert_same_structure(first, spec, expand_composites=True)
             leaves = zip(tf.nest.flatten(first), tf.nest.flatten(spec), strict=True)
-            fits = all(a.most_specific_common_supertype([b]) for a, b in leaves)
+            fits = all(_are_alike(a, b) for a, b in leaves)
         except (ValueError, TypeError):
             fits = False
         if not fits:

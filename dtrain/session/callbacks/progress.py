@@ -87,13 +87,17 @@ class ProgressDisplay(Callback):
             whole = "" if epochs is None else f"/{epochs}"
             text = f"  epoch {session.trainer.passes}{whole}"
         waits = self._window.waits
-        slow = [i for i, share in enumerate(waits) if share > _MUCH]
+        slow = [index for index, share in waits.items() if share > _MUCH]
         if any(index not in self._advised for index in slow):
             self._advised.update(slow)
-            session.console.line(_advise(slow, waits))
+            num_workers = len(session.trainer.worker_steps)
+            session.console.line(_advise(slow, waits, num_workers))
+        if not waits:
+            return text
+        shares = waits.values()
         if len(waits) > _MOST_NAMED:
-            return text + f"  input {min(waits):.0%} to {max(waits):.0%}"
-        return text + "  input " + "/".join(f"{share:.0%}" for share in waits)
+            return text + f"  input {min(shares):.0%} to {max(shares):.0%}"
+        return text + "  input " + "/".join(f"{share:.0%}" for share in shares)
 
     def on_evaluation(self, session, results):
         measured = {key: results[key] for key in results if key != "examples"}
@@ -118,9 +122,9 @@ def _describe(values: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def _advise(slow: list[int], waits: list[float]) -> str:
+def _advise(slow: list[int], waits: dict[int, float], num_workers: int) -> str:
     """Returns one line on pipelines that steps wait for."""
-    if len(waits) == 1:
+    if not num_workers:
         who = f"Steps wait {waits[0]:.0%} of their time for input."
     else:
         who = "Waiting for input: " + ", ".join(

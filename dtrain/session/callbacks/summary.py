@@ -53,7 +53,7 @@ class SummaryWriter(Callback):
             values["speed/steps_per_second"] = speed
             examples = speed * session.trainer.examples_per_step
             values["speed/examples_per_second"] = examples
-        for index, share in enumerate(self._window.waits):
+        for index, share in self._window.waits.items():
             values[f"speed/input_wait/{index}"] = share
         for index, steps in enumerate(session.trainer.worker_steps):
             values[f"workers/{index}/steps"] = steps
