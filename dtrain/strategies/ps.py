@@ -129,7 +129,7 @@ class PsTrainer(CommonTrainer):
                 args=(self._iterator, tf.constant(num_steps, tf.int64)),
             )
         # A lane waits for this closure alone: one slow worker holds up no other.
-        self._under_way[self._lanes.submit(remote.fetch)] = num_steps
+        self._under_way[self._lanes.submit(_fetch, remote)] = num_steps
 
     def wait(self) -> None:
         self._collect(room_for=self._num_lanes)
@@ -146,7 +146,11 @@ class PsTrainer(CommonTrainer):
             for future in finished:
                 num_steps = self._under_way.pop(future)
                 with self._explained():
-                    totals, worker, seconds = future.result()
+                    result = future.result()
+                if result is None:  # done, as the counter will tell; but not how well
+                    self.global_step += num_steps
+                    continue
+                totals, worker, seconds = result
                 waited, begun, updates = tally_lib.tail(totals)
                 worker = int(worker)
                 self._note(totals, updates, begun, [(worker, waited, float(seconds))])
@@ -238,6 +242,20 @@ def _connect(cluster: Cluster) -> tf.distribute.ParameterServerStrategy:
 def _worker_index() -> tf.Tensor:
     index = tf.distribute.coordinator.experimental_get_current_worker_index()
     return tf.cast(index, tf.int64)
+
+
+def _fetch(remote: tf.distribute.coordinator.RemoteValue) -> Any:
+    """Returns what a closure returned; `None` if it was lost with its worker.
+
+    A closure whose worker is lost meanwhile is run again elsewhere. But one that is
+    done is not, and its results stay with the worker until they are fetched.
+    """
+    try:
+        return remote.fetch()
+    except tf.errors.UnavailableError as error:
+        if "/job:worker/" not in error.message or "/job:ps/" in error.message:
+            raise
+        return None
 
 
 def _sees(device: str, path: str) -> bool:

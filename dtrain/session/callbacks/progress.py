@@ -72,7 +72,11 @@ class ProgressDisplay(Callback):
                 left = max(session.last_step - session.step, 0) / speed
                 figures += f"  {_clock(left)} left"
         figures += self._describe_input(session)
-        whole = "" if session.last_step is None else f"/{session.last_step}"
+        # With --epochs the end is not known to the step.
+        last = (
+            None if session.last_step is None else max(session.last_step, session.step)
+        )
+        whole = "" if last is None else f"/{last}"
         line = f"step {session.step}{whole}  {figures}"
         if self._bar is not None:
             self._bar.update(self._task, figures=figures)
