@@ -1,5 +1,6 @@
 """Evaluation in one process, the same under every strategy."""
 
+import contextlib
 from collections.abc import Callable
 
 import keras
@@ -9,6 +10,7 @@ from dtrain import errors
 from dtrain.experiment import Experiment
 from dtrain.input import feed
 from dtrain.input.form import rows
+from dtrain.input.reading import Reading
 from dtrain.strategies.base import call
 from dtrain.strategies.failures import explained
 from dtrain.strategies.objective import Objective, unpack
@@ -61,8 +63,8 @@ class Evaluation:
         loss_sum, weight_sum = tf.zeros([], tf.float64), tf.zeros([], tf.float64)
         examples = tf.zeros([], tf.int64)
         metrics = self._objective.initial_states()
-        with explained():
-            for batch in self._data:
+        with explained(), contextlib.closing(Reading(self._data)) as reading:
+            for batch in reading.iterator:
                 if is_over():
                     return None
                 loss, weight, count, metrics = self._add(batch, weights, state, metrics)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
+from dtrain.input.reading import Reading
 from dtrain.input.share import Share
 from dtrain.strategies import aside, parts, pipelines
 from dtrain.strategies import tally as tally_lib
@@ -35,7 +36,7 @@ class LocalTrainer(CommonTrainer):
         self._inputs = pipelines.OwnInputs(
             experiment.train_data, share, config.batch_size
         )
-        self._iterator: tf.data.Iterator | None = None
+        self._reading: Reading | None = None
 
         keras.utils.set_random_seed(config.seed)
         model = parts.build_model(experiment, self._inputs.spec)
@@ -53,10 +54,10 @@ class LocalTrainer(CommonTrainer):
     def train(self, num_steps: int) -> None:
         started = time.monotonic()
         with self._inputs.explained(), self._loop_size.timed(num_steps):
-            if self._iterator is None:
-                self._iterator = self._inputs.open(self._place)
+            if self._reading is None:
+                self._reading = self._inputs.open(self._place)
             steps = tf.constant(num_steps, tf.int64)
-            totals = aside.call(self._packed, self._iterator, steps)
+            totals = aside.call(self._packed, self._reading.iterator, steps)
         waited, begun, updates = tally_lib.tail(totals.numpy())
         self.is_over = updates < num_steps
         waits = [(0, waited, time.monotonic() - started)]

@@ -9,6 +9,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.input import form
 from dtrain.input.feed import Feed, for_steps
+from dtrain.input.reading import Reading
 from dtrain.input.share import Place, Share
 from dtrain.strategies import failures
 
@@ -51,15 +52,15 @@ class OwnInputs:
         with tf.device("CPU:0"):
             self._examples = tf.Variable(0, dtype=tf.int64)
 
-    def open(self, place: Place) -> tf.data.Iterator:
-        """Returns an iterator of elements (begun, batch).
+    def open(self, place: Place) -> Reading:
+        """Returns elements (begun, batch) to iterate over.
 
         Args:
             place: where in the data all processes are.
         """
         with failures.explained():
             data = self._feed.batches(self._share.at(place))
-            return iter(for_steps(data, self._examples.handle))
+            return Reading(for_steps(data, self._examples.handle))
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

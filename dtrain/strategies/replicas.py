@@ -22,6 +22,7 @@ from dtrain import errors
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.experiment import Experiment
+from dtrain.input.reading import Reading
 from dtrain.input.share import Share
 from dtrain.runtime.collectives import Group, all_reduce
 from dtrain.strategies import aside, base, failures, parts, pipelines
@@ -83,7 +84,7 @@ class ReplicatedTrainer(CommonTrainer):
         self._inputs = pipelines.OwnInputs(
             experiment.train_data, share, config.batch_size
         )
-        self._iterator: tf.data.Iterator | None = None
+        self._reading: Reading | None = None
 
         with tf.device(group.host()):  # where it can be counted up
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
@@ -195,16 +196,16 @@ class ReplicatedTrainer(CommonTrainer):
         self._counter.assign(step)
         place = self._call(self._tell, tf.constant(self._place, tf.int64)).numpy()
         self._set_place(place)
-        if self._iterator is None or self._opened_at != self._place:
+        if self._reading is None or self._opened_at != self._place:
             self._opened_at = self._place
-            self._iterator = self._inputs.open(self._place)
+            self._reading = self._inputs.open(self._place)
         if self.replicas > 1:
             _overwrite(self._variables(), self._call(self._share_values))
 
     def _train(self, num_steps: int) -> np.ndarray:
         """Returns totals as `_pack` makes them."""
         totals, own = self._call(
-            self._packed, self._iterator, tf.constant(num_steps, tf.int64)
+            self._packed, self._reading.iterator, tf.constant(num_steps, tf.int64)
         )
         self._own += own.numpy()
         return totals.numpy()
