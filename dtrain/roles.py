@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from dtrain import errors, experiment
 from dtrain.cluster import sources
@@ -57,25 +57,30 @@ def launch_for_python(
     function: ExperimentFunction, config: RunConfig, console: Console
 ) -> dict:
     """Runs a local cluster for `train`, whose function goes there as a file."""
-    path = os.path.join(config.model_dir, f"{config.experiment}.pickle")
-    experiment.save(function, path)
     result = config.result_file or os.path.join(config.model_dir, "result.json")
-    # What the function imports has to be found there as it is here.
-    python_path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    try:
-        status = launch(
-            config.replace(experiment=path, result_file=result),
-            dict(os.environ, PYTHONPATH=python_path),
-            console,
-        )
-    finally:
-        experiment.forget(path)
+    with _saved(function, config) as (saved, environ):
+        status = launch(saved.replace(result_file=result), environ, console)
     if status:
         chief = Task("worker") if meets(config) else Task("chief")
         log = model_dir.log_path(config.model_dir, chief)
         raise errors.from_status(status, f"The run failed; its log is {log}.")
     with open(result) as file:
         return json.load(file)
+
+
+@contextlib.contextmanager
+def _saved(
+    function: ExperimentFunction, config: RunConfig
+) -> Iterator[tuple[RunConfig, dict[str, str]]]:
+    """Gives a config and an environment with which other processes find a function."""
+    path = os.path.join(config.model_dir, f"{config.experiment}.pickle")
+    experiment.save(function, path)
+    # What the function imports has to be found there as it is here.
+    python_path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    try:
+        yield config.replace(experiment=path), dict(os.environ, PYTHONPATH=python_path)
+    finally:
+        experiment.forget(path)
 
 
 def serve(
@@ -125,7 +130,10 @@ def lead(
     cluster, beside = source.cluster, None
     with contextlib.ExitStack() as stack:
         if cluster is not None and not meets(config) and not cluster.addresses("chief"):
-            beside = ServerBeside(cluster, config)
+            saved, environ = config, dict(os.environ)
+            if function is not None:  # the server calls it, too, for its data
+                saved, environ = stack.enter_context(_saved(function, config))
+            beside = ServerBeside(cluster, saved, environ)
             stack.callback(beside.stop)
             cluster = beside.cluster
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # they are the server's

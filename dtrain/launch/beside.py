@@ -5,8 +5,8 @@ that serves cannot coordinate, so the command starts one more process for the
 server, on the address that everybody knows, and coordinates from a free port.
 """
 
-import os
 import time
+from collections.abc import Mapping
 
 from dtrain import errors
 from dtrain.cluster import tf_config
@@ -28,16 +28,17 @@ class ServerBeside:
     Args:
         cluster: as described, without a chief.
         config: `model_dir` must be absolute.
+        environ: of this process; the server's is made from it.
     """
 
-    def __init__(self, cluster: Cluster, config: RunConfig):
+    def __init__(self, cluster: Cluster, config: RunConfig, environ: Mapping[str, str]):
         worker = cluster.chief
         host, _ = split_address(cluster.address(worker))
         host = f"[{host}]" if ":" in host else host
         chief = f"{host}:{ports.free(1)[0]}"
         self.cluster = Cluster({**cluster.to_dict(), "chief": [chief]})
-        environ = dict(os.environ, TF_CONFIG=tf_config.build(self.cluster, worker))
-        self._child = Child(worker, self.cluster, config, environ)
+        own = dict(environ, TF_CONFIG=tf_config.build(self.cluster, worker))
+        self._child = Child(worker, self.cluster, config, own)
 
     def wait_until_up(self) -> None:
         """Returns once this very process listens on worker 0's address.

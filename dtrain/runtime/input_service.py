@@ -196,7 +196,10 @@ class InputService:
                 config = self._own_config.replace(**known.config)
                 if self._own_config.data_dir is not None:  # where it is on this machine
                     config = config.replace(data_dir=self._own_config.data_dir)
-                function = self._function or experiment.find(config.experiment)
+                # A function that was sent here is this machine's own.
+                own = self._own_config.experiment
+                name = own if own.endswith(".pickle") else config.experiment
+                function = self._function or experiment.find(name)
                 what, config = experiment.build(function, config)
                 share = Share(pipeline=self._index, **known.share)
                 feed = Feed(what.train_data, share, config.batch_size)
