@@ -2,11 +2,9 @@
 
 TensorFlow's own end with their last reference: with the interpreter locked, and waiting
 for threads that may be waiting for the interpreter, to call a generator. Seen as a hang
-when a program ends.
+where a program ends. An operation does not lock it.
 """
 
-import itertools
-import os
 import threading
 import weakref
 
@@ -15,8 +13,6 @@ from tensorflow.python.data.ops import iterator_ops
 
 # For a generator that sleeps or waits: then the rest of the program need not.
 _PATIENCE_SECONDS = 5.0
-
-_numbers = itertools.count()
 
 
 class Reading:
@@ -32,28 +28,23 @@ class Reading:
     """
 
     def __init__(self, data: tf.data.Dataset):
-        name = f"dtrain/{os.getpid()}/{next(_numbers)}"
         with tf.device("CPU:0"):
-            handle = tf.raw_ops.IteratorV2(
-                shared_name=name,
-                container="",
-                **data._flat_structure,
-            )
+            handle, deleter = tf.raw_ops.AnonymousIteratorV2(**data._flat_structure)
             tf.raw_ops.MakeIterator(dataset=data._variant_tensor, iterator=handle)
         self.iterator = iterator_ops.OwnedIterator(
             components=[handle], element_spec=data.element_spec
         )
-        self._finalizer = weakref.finalize(self, _take_down, handle)
+        self._finalizer = weakref.finalize(self, _take_down, handle, deleter)
 
     def close(self) -> None:
         """Takes it down now."""
         self._finalizer()
 
 
-def _take_down(handle: tf.Tensor) -> None:
-    def destroy() -> None:
-        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-
-    thread = threading.Thread(target=destroy, daemon=True)
+def _take_down(handle: tf.Tensor, deleter: tf.Tensor) -> None:
+    thread = threading.Thread(
+        target=lambda: tf.raw_ops.DeleteIterator(handle=handle, deleter=deleter),
+        daemon=True,
+    )
     thread.start()
     thread.join(_PATIENCE_SECONDS)
