@@ -7,8 +7,8 @@
     pipeline    the same pipeline, made by each worker, as dtrain does
     arrays      the same data as NumPy arrays in each worker's memory
 
-and a generator that needs 20 ms a batch in Python, with 1 and with 3 workers. Medians of
-interleaved rounds, on a machine that does nothing else. Needs Fashion-MNIST
+and a generator that needs 20 ms a batch in Python, with 1 and with 3 workers. Medians
+of interleaved rounds, on a machine that does nothing else. Needs Fashion-MNIST
 (apt-get install dataset-fashion-mnist).
 """
 

@@ -70,6 +70,9 @@ def test_defaults_that_scripts_rely_on(name, value):
         ({"log_every": -1}, ["--log_every=-1"]),
         ({"num_workers": 0}, ["--num_workers=0"]),
         ({"num_ps": 0}, ["--num_ps=0"]),
+        ({"epochs": 0}, ["--epochs=0", "Give 1 or more"]),
+        ({"epochs": 1.5}, ["--epochs=1.5", "not a whole number"]),
+        ({"data_sharding": "of"}, ["--data_sharding=of", "static, dynamic, off"]),
         ({"accumulate_steps": 0}, ["--accumulate_steps=0", "Give 1 or more"]),
         ({"accumulate_steps": 1.5}, ["--accumulate_steps=1.5", "not a whole number"]),
         ({"devices_per_task": 0}, ["--devices_per_task=0", "Give 1 or more"]),
@@ -148,6 +151,14 @@ def test_every_strategy_accumulates_and_takes_one_device(strategy):
 def test_replicas_take_what_they_need(strategy):
     config = RunConfig(strategy=strategy, gradient_dtype="bfloat16", devices_per_task=3)
     assert config.devices_per_task == 3
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "sync"])
+def test_who_waits_for_the_slowest_has_no_use_for_dealing_out(strategy):
+    message = message_of(strategy=strategy, data_sharding="dynamic")
+    assert "--data_sharding=dynamic" in message
+    assert f"--strategy={strategy}" in message
+    assert RunConfig(strategy="ps", data_sharding="dynamic").data_sharding == "dynamic"
 
 
 def test_cannot_be_changed():

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.config import RunConfig
-from dtrain.experiment import PACKAGED, InputContext
+from dtrain.experiment import PACKAGED
+from dtrain.input.context import InputContext
 
 
 def load(name, **options):

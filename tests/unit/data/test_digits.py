@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import digits
-from dtrain.experiment import InputContext
+from dtrain.input.context import InputContext
 
 
 def file_rows():

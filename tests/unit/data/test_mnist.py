@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.data import mnist
-from dtrain.experiment import InputContext
+from dtrain.input.context import InputContext
 
 
 def test_finds_and_reads_the_four_files(mnist_folder):

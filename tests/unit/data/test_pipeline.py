@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from dtrain.data import pipeline
-from dtrain.experiment import InputContext
+from dtrain.input.context import InputContext
 
 COUNT = 100
 

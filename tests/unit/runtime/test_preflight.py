@@ -90,6 +90,19 @@ def test_without_any_worker_the_wait_ends_after_the_timeout(nobody, clock):
         lookout.check()
 
 
+def test_who_is_waited_for_has_to_answer_though_others_do(nobody, clock):
+    with socket.create_server(("localhost", 0)) as server:
+        somebody = f"localhost:{server.getsockname()[1]}"
+        cluster = Cluster({"worker": [somebody, nobody], "ps": ["ps:1"]})
+        lookout = preflight.Lookout(cluster, 10, lambda: True, now=clock)
+        lookout.check()
+        lookout.check([0])
+        with pytest.raises(errors.TaskUnavailable, match="no answer any more") as error:
+            lookout.check([1])
+    assert nobody in str(error.value)
+    assert somebody not in str(error.value)
+
+
 def test_without_any_worker_a_run_that_has_to_stop_does_not_wait(nobody, clock):
     cluster = Cluster({"worker": [nobody], "ps": ["ps:1"]})
     lookout = preflight.Lookout(cluster, 10, lambda: True, now=clock)

@@ -32,6 +32,9 @@ class FakeTrainer:
         clock: a step takes `step_seconds` of its time.
         repeats: steps that are done once more than they were asked for, as after
             the loss of a worker.
+        ends_at: the step at which the data ends; `None` for no end.
+        is_known: whether that is known before.
+        shares: of their time that steps wait for input, by pipeline.
     """
 
     is_synchronous = False
@@ -42,11 +45,22 @@ class FakeTrainer:
     checkpoint_options = None
 
     def __init__(
-        self, steps_per_loop=10, lag=0, clock=None, step_seconds=0.25, repeats=0
+        self,
+        steps_per_loop=10,
+        lag=0,
+        clock=None,
+        step_seconds=0.25,
+        repeats=0,
+        ends_at=None,
+        is_known=True,
+        shares=(0.0,),
     ):
         self.steps_per_loop = steps_per_loop
         self.global_step = 0
-        self.totals = Totals(LossOnly())
+        self.totals = Totals(LossOnly(), len(shares))
+        self.is_over = False
+        self.passes = None
+        self.num_steps = ends_at if is_known else None
         self.worker_steps = [0, 0]
         self.asked = []  # num_steps of each call
         self.waits = []  # global steps at which there was quiet
@@ -59,6 +73,8 @@ class FakeTrainer:
         self._clock = clock
         self._step_seconds = step_seconds
         self._repeats = repeats
+        self._ends_at = ends_at
+        self._shares = shares
         self._under_way = []
 
     def train(self, num_steps):
@@ -93,13 +109,18 @@ class FakeTrainer:
         self.global_step = int(self.counter.numpy())
 
     def _finish(self):
-        num_steps = self._under_way.pop(0)
+        num_steps = asked = self._under_way.pop(0)
+        if self._ends_at is not None:
+            num_steps = min(asked, self._ends_at - self.global_step)
+            self.is_over |= num_steps < asked
         loss_sum, last_loss = 0, self.totals.last_loss
         for _ in range(num_steps):
             self.worker_steps[self.global_step % 2] += 1
             self.global_step += 1
             loss_sum += self.global_step  # step n has a loss of n
-        self.totals.add(np.array([loss_sum], float), num_steps)
+        seconds = num_steps * self._step_seconds
+        waits = [(i, share * seconds, seconds) for i, share in enumerate(self._shares)]
+        self.totals.add(np.array([loss_sum], float), num_steps, waits)
         self.totals.last_loss = last_loss  # what a test has set
         self.counter.assign_add(num_steps)
         self._pass(num_steps * self._step_seconds)

@@ -223,10 +223,88 @@ def test_a_line_says_how_far_how_well_how_fast_and_how_long(
     setup.run()
     # The first loop traces: it is not timed. Step n has a loss of n.
     assert lines_of_progress(setup) == [
-        "step 20/70  loss 10.5000  2.0 steps/s  0:25 left",
-        "step 40/70  loss 30.5000  2.0 steps/s  0:15 left",
-        "step 60/70  loss 50.5000  2.0 steps/s  0:05 left",
+        "step 20/70  loss 10.5000  2.0 steps/s  0:25 left  input 0%",
+        "step 40/70  loss 30.5000  2.0 steps/s  0:15 left  input 0%",
+        "step 60/70  loss 50.5000  2.0 steps/s  0:05 left  input 0%",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [
+        ([0.126], "input 13%"),
+        ([0.0, 0.15, 1.0], "input 0%/15%/100%"),
+        ([0.1, 0.02, 0.0, 0.04, 0.3], "input 0% to 30%"),
+    ],
+    ids=["one", "three", "five"],
+)
+def test_a_line_says_how_long_steps_wait_for_input(
+    shares, shown, prepare, make_trainer, clock
+):
+    trainer = make_trainer(shares=shares)
+    setup = prepare(ProgressDisplay(20, clock), trainer=trainer)
+    setup.run()
+    (line,) = lines_of_progress(setup)
+    assert line.endswith("  " + shown)
+
+
+@pytest.mark.parametrize(
+    ("shares", "who"),
+    [
+        ([0.2], None),
+        ([0.25], "input: worker:0 25% of its time."),
+        ([0.1, 0.2], None),
+        (
+            [0.1, 0.5, 0.25],
+            "input: worker:1 50% of its time, worker:2 25% of its time.",
+        ),
+    ],
+    ids=str,
+)
+def test_who_waits_much_is_advised_once(shares, who, prepare, make_trainer, clock):
+    trainer = make_trainer(shares=shares)
+    setup = prepare(ProgressDisplay(10, clock), trainer=trainer, train_steps=60)
+    setup.run()
+    advice = [line for line in setup.lines if "prefetch" in line]
+    assert len(advice) == (who is not None)
+    assert all(who in line for line in advice)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "step 20/30  loss 10.5000  4.0 steps/s  0:02 left  epoch 2  input 0%"),
+        (
+            {"train_steps": None, "epochs": 3},
+            "step 20/35  loss 10.5000  4.0 steps/s  0:04 left  epoch 2/3  input 0%",
+        ),
+    ],
+    ids=["endless", "epochs"],
+)
+def test_a_line_says_which_epoch_it_is(options, expected, prepare, make_trainer, clock):
+    trainer = make_trainer(ends_at=35 if "epochs" in options else None)
+    trainer.passes = 2
+    setup = prepare(ProgressDisplay(20, clock), trainer=trainer, **options)
+    setup.run()
+    assert lines_of_progress(setup) == [expected]
+
+
+def test_where_nobody_knows_the_end_nothing_is_said_of_it(
+    prepare, make_trainer, clock, terminal
+):
+    def run(**outputs):
+        trainer = make_trainer(ends_at=25, is_known=False)
+        options = {"train_steps": None, "epochs": 2, **outputs}
+        setup = prepare(ProgressDisplay(20, clock), trainer=trainer, **options)
+        setup.run()
+        return setup
+
+    expected = "step 20  loss 10.5000  4.0 steps/s  input 0%"
+    assert lines_of_progress(run()) == [expected]
+    log = io.StringIO()
+    run(terminal=terminal, log=log)
+    assert log.getvalue().splitlines()[0] == expected
+    assert "step 25 " in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -257,7 +335,7 @@ def test_the_time_left_is_for_people(step_seconds, left, prepare, make_trainer, 
     trainer = make_trainer(step_seconds=step_seconds)
     setup = prepare(ProgressDisplay(20, clock), trainer=trainer, train_steps=100)
     setup.run()
-    assert lines_of_progress(setup)[0].endswith(left)
+    assert lines_of_progress(setup)[0].endswith(f"{left}  input 0%")
 
 
 def test_an_evaluation_is_shown_with_what_it_saw(prepare, clock):
@@ -312,7 +390,7 @@ def scalars(folder):
 
 
 def test_summaries_have_the_promised_tags(prepare, make_trainer, clock, tmp_path):
-    trainer = make_trainer(step_seconds=0.5)
+    trainer = make_trainer(step_seconds=0.5, shares=[0.25])
     writer = SummaryWriter(str(tmp_path), 20, now=clock)
     prepare(writer, trainer=trainer, train_steps=50).run()
     assert scalars(tmp_path / "train") == {
@@ -321,6 +399,7 @@ def test_summaries_have_the_promised_tags(prepare, make_trainer, clock, tmp_path
             "learning_rate": 0.125,
             "speed/steps_per_second": 2.0,
             "speed/examples_per_second": 16.0,
+            "speed/input_wait/0": 0.25,
             "workers/0/steps": 10,
             "workers/1/steps": 10,
         },
@@ -329,11 +408,23 @@ def test_summaries_have_the_promised_tags(prepare, make_trainer, clock, tmp_path
             "learning_rate": 0.125,
             "speed/steps_per_second": 2.0,
             "speed/examples_per_second": 16.0,
+            "speed/input_wait/0": 0.25,
             "workers/0/steps": 20,
             "workers/1/steps": 20,
         },
     }
     assert not (tmp_path / "eval").exists()
+
+
+def test_summaries_have_what_each_worker_waits(prepare, make_trainer, clock, tmp_path):
+    trainer = make_trainer(shares=[0.5, 0.0, 0.25])
+    prepare(SummaryWriter(str(tmp_path), 20, now=clock), trainer=trainer).run()
+    waits = {
+        tag: value
+        for tag, value in scalars(tmp_path / "train")[20].items()
+        if tag.startswith("speed/input_wait/")
+    }
+    assert waits == {f"speed/input_wait/{i}": s for i, s in enumerate([0.5, 0, 0.25])}
 
 
 def test_no_summaries_if_none_are_wanted(prepare, clock, tmp_path):

@@ -122,6 +122,35 @@ def test_the_loops_size_may_change_on_the_way(prepare, make_trainer):
     assert trainer.asked == [1, 20, 9]
 
 
+EPOCHS = {"train_steps": None, "epochs": 2}
+
+
+@LAGS
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("ends_at", [25, 30, 3])
+def test_with_epochs_the_data_says_when_to_stop(
+    ends_at, is_known, lag, prepare, make_trainer, checkpoints
+):
+    trainer = make_trainer(lag=lag, ends_at=ends_at, is_known=is_known)
+    setup = prepare(saver(20), Evaluator(0), trainer=trainer, **EPOCHS)
+    assert setup.session.last_step == (ends_at if is_known else None)
+    result = setup.run()
+    assert result["global_step"] == trainer.global_step == ends_at
+    assert (result["train_steps"], result["epochs"]) == (None, 2)
+    assert checkpoints() == [step for step in (20,) if step < ends_at] + [ends_at]
+    assert trainer.evaluations == [ends_at]
+    assert result["repeated_steps"] == 0
+
+
+@LAGS
+def test_a_run_whose_data_has_ended_resumes_to_nothing(lag, prepare, make_trainer):
+    prepare(saver(0), trainer=make_trainer(ends_at=25), **EPOCHS).run()
+    trainer = make_trainer(lag=lag, ends_at=25)
+    setup = prepare(saver(0), trainer=trainer, **EPOCHS)
+    assert setup.run()["global_step"] == 25
+    assert [kind for kind, _ in setup.recorder.events] == ["start", "end"]
+
+
 # Saving and resuming.
 
 
@@ -375,6 +404,7 @@ def test_the_result_says_how_it_went(prepare, make_trainer):
         "experiment": "mine:f",
         "global_step": 30,
         "train_steps": 30,
+        "epochs": None,
         "batch_size": 8,
         "replicas": 2,
         "accumulate_steps": 1,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dtrain.strategies import base
+from dtrain.strategies import base, tally
 from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies.objective import Objective
 
@@ -19,11 +19,16 @@ def make_step(problem, model, **fields):
     return base.Step(model, optimizer, objective, counter), objective
 
 
+def as_element(batch):
+    """What the input layer gives, where no pass begins."""
+    return tf.constant(0, tf.int64), batch
+
+
 def parts_of(problem, sizes):
     """Batches of so many examples each, one after the other."""
     ends = np.cumsum(sizes)
     return [
-        (problem.x[end - size : end], problem.y[end - size : end])
+        as_element((problem.x[end - size : end], problem.y[end - size : end]))
         for size, end in zip(sizes, ends, strict=True)
     ]
 
@@ -34,32 +39,39 @@ def test_parts_of_any_size_add_up_to_the_whole(sizes, problem):
     step, objective = make_step(problem, problem.model(), **metrics)
     parts, zero = parts_of(problem, sizes), tf.constant(0, tf.int64)
 
-    def micro(index, metrics):
-        return [step.sums(parts[int(index)], zero, metrics[0], index)]
+    def micro(index, tallies):
+        return [step.sums(parts[int(index)], zero, tallies[0], index)]
 
-    start = [objective.initial_states()]
+    start = [tally.start(objective.initial_states())]
     (sums,) = gradients_lib.accumulate(micro, len(sizes), lambda _: step.zeros(), start)
-    ((x, y),) = parts_of(problem, [sum(sizes)])
-    whole = step.sums((x, y), zero, start[0])
+    (element,) = parts_of(problem, [sum(sizes)])
+    whole = step.sums(element, zero, start[0])
     assert float(sums.weight) == sum(sizes)
     assert float(sums.loss) == pytest.approx(float(whole.loss), rel=1e-5)
     for ours, theirs in zip(sums.gradients, whole.gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(sums.metrics, whole.metrics, rtol=1e-5)
+    ours, theirs = map(tally.metrics, (sums.tally, whole.tally))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_replicas_are_accumulated_side_by_side(problem):
     step, _ = make_step(problem, problem.model())
     parts, zero = parts_of(problem, [4, 3, 2, 1]), tf.constant(0, tf.int64)
 
-    def micro(index, metrics):
+    def micro(index, tallies):
         pair = parts[2 * int(index) : 2 * int(index) + 2]
-        return [step.sums(part, zero, [], index) for part in pair]
+        return [
+            step.sums(part, zero, own, index)
+            for part, own in zip(pair, tallies, strict=True)
+        ]
 
-    sums = gradients_lib.accumulate(micro, 2, lambda _: step.zeros(), [[], []])
+    starts = [tally.start([]), tally.start([])]
+    sums = gradients_lib.accumulate(micro, 2, lambda _: step.zeros(), starts)
     assert [float(own.weight) for own in sums] == [4 + 2, 3 + 1]
     for own, indices in zip(sums, ([0, 2], [1, 3]), strict=True):
-        losses = [float(step.sums(parts[i], zero, []).loss) for i in indices]
+        losses = [
+            float(step.sums(parts[i], zero, tally.start([])).loss) for i in indices
+        ]
         assert float(own.loss) == pytest.approx(sum(losses), rel=1e-5)
 
 
@@ -70,12 +82,14 @@ def test_a_weight_that_no_part_reaches_has_no_gradient(times, problem):
     outputs = used(inputs) + 0 * keras.ops.stop_gradient(unused(inputs))
     model = keras.Model(inputs, outputs)
     step, _ = make_step(problem, model)
-    batches = iter(problem.batches(times))
+    batches = map(as_element, problem.batches(times))
 
-    def micro(index, metrics):
-        return [step.sums(next(batches), tf.constant(0, tf.int64), [], index)]
+    def micro(index, tallies):
+        zero = tf.constant(0, tf.int64)
+        return [step.sums(next(batches), zero, tallies[0], index)]
 
-    (sums,) = gradients_lib.accumulate(micro, times, lambda _: step.zeros(), [[]])
+    start = [tally.start([])]
+    (sums,) = gradients_lib.accumulate(micro, times, lambda _: step.zeros(), start)
     own = {id(weight) for weight in used.weights}
     assert len(model.weights) == 4
     for weight, gradient in zip(model.weights, sums.gradients, strict=True):
@@ -95,11 +109,12 @@ def test_sparse_gradients_are_added_up_as_dense_ones(problem):
     step, _ = make_step(problem, model)
     parts, zero = parts_of(problem, [3, 2]), tf.constant(0, tf.int64)
 
-    def micro(index, metrics):
-        return [step.sums(parts[int(index)], zero, [], index)]
+    def micro(index, tallies):
+        return [step.sums(parts[int(index)], zero, tallies[0], index)]
 
-    (sums,) = gradients_lib.accumulate(micro, 2, lambda _: step.zeros(), [[]])
-    whole = step.sums(parts_of(problem, [5])[0], zero, [])
+    start = [tally.start([])]
+    (sums,) = gradients_lib.accumulate(micro, 2, lambda _: step.zeros(), start)
+    whole = step.sums(parts_of(problem, [5])[0], zero, start[0])
     assert isinstance(whole.gradients[0], tf.IndexedSlices)
     expected = tf.convert_to_tensor(whole.gradients[0])
     np.testing.assert_allclose(sums.gradients[0], expected, rtol=1e-4, atol=1e-6)

@@ -10,7 +10,7 @@ from dtrain.experiment import Experiment
 from dtrain.runtime.collectives import Group
 from dtrain.strategies import keras_ways
 from dtrain.strategies.evaluation import Evaluation
-from dtrain.strategies.objective import Objective, _mean_loss, rows, unpack
+from dtrain.strategies.objective import Objective, _mean_loss, unpack
 
 MSE = keras.losses.MeanSquaredError
 MAE = keras.losses.MeanAbsoluteError
@@ -426,13 +426,6 @@ def test_a_batch_that_is_no_pair_is_refused(batch):
     assert "Give tuples (x, y)" in message_of(unpack, batch)
 
 
-@pytest.mark.parametrize(
-    "x", [tf.zeros([3, 2]), {"u": tf.zeros([3]), "v": tf.zeros(3)}]
-)
-def test_rows(x):
-    assert int(rows(x)) == 3
-
-
 # All of it together, against Keras.
 
 
@@ -460,7 +453,7 @@ def test_an_evaluation_gives_what_keras_gives(problem, weighted):
         eval_data=lambda: data, metrics=lambda: [mean_error()], loss=loss
     )
     objective = Objective(experiment, [], problem.y[:1], model(problem.x[:1]))
-    evaluation = Evaluation(experiment, model, objective)
+    evaluation = Evaluation(experiment, model, objective, batch_size=8)
     assert evaluation.run(lambda: False) == pytest.approx(
         {**expected, "examples": 90}, rel=1e-5
     )
@@ -484,7 +477,7 @@ def test_an_evaluation_changes_nothing_in_the_model(problem):
     before = [variable.numpy() for variable in model.variables]
     experiment = problem.experiment(eval_data=problem.data)
     objective = Objective(experiment, [], problem.y[:1], model(problem.x[:1]))
-    evaluation = Evaluation(experiment, model, objective)
+    evaluation = Evaluation(experiment, model, objective, batch_size=8)
     assert evaluation.run(lambda: False) == evaluation.run(lambda: False)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
@@ -493,5 +486,6 @@ def test_an_evaluation_changes_nothing_in_the_model(problem):
 def test_an_evaluation_without_an_example_fails(problem):
     experiment = problem.experiment(eval_data=lambda: problem.data().take(0))
     objective = Objective(experiment, [], problem.y[:1], problem.y[:1])
+    evaluation = Evaluation(experiment, problem.model(), objective, batch_size=8)
     with pytest.raises(errors.TrainingFailed, match="no example"):
-        Evaluation(experiment, problem.model(), objective).run(lambda: False)
+        evaluation.run(lambda: False)

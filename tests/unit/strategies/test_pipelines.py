@@ -1,12 +1,15 @@
-"""From data functions to pipelines: shards, checks, and what a pipeline costs."""
+"""How steps take batches: with nobody waiting for one who has none."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.experiment import InputContext
+from dtrain.input.share import START, Place, Share
 from dtrain.strategies import pipelines
+from dtrain.strategies.local import LocalTrainer
+from dtrain.strategies.pipelines import OwnInputs
 
 
 def numbers(count):
@@ -15,77 +18,11 @@ def numbers(count):
     return tf.data.Dataset.from_tensor_slices((column, column)).batch(1)
 
 
-def read(data, count):
-    return [int(x[0]) for x, _ in data.take(count)]
-
-
-def message_of(function, *args):
-    with pytest.raises(errors.UsageError) as caught:
-        function(*args)
-    return str(caught.value)
-
-
-# Shards.
-
-
-def shard_by_context(ctx):
-    return numbers(6).shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
-
-
-@pytest.mark.parametrize(
-    "make_id", [int, lambda i: tf.constant(i, tf.int64)], ids=["int", "tensor"]
-)
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (shard_by_context, [[0, 3, 0, 3], [1, 4, 1, 4], [2, 5, 2, 5]]),
-        (lambda ctx: numbers(3), [[0, 1, 2, 0]] * 3),
-        (lambda *args: numbers(3), [[0, 1, 2, 0]] * 3),
-        (lambda: numbers(6), [[0, 3, 0, 3], [1, 4, 1, 4], [2, 5, 2, 5]]),
-        (lambda count=6: numbers(count), [[0, 3, 0, 3], [1, 4, 1, 4], [2, 5, 2, 5]]),
-        (lambda *, n=6: numbers(n), [[0, 3, 0, 3], [1, 4, 1, 4], [2, 5, 2, 5]]),
-        # Epochs follow each other, so that every batch has its turn once an epoch.
-        (lambda: numbers(7), [[0, 3, 6, 2], [1, 4, 0, 3], [2, 5, 1, 4]]),
-        (lambda: numbers(1), [[0, 0, 0, 0]] * 3),
-    ],
-    ids=[
-        "by ctx",
-        "not by ctx",
-        "args",
-        "no ctx",
-        "default",
-        "keyword",
-        "uneven",
-        "few",
-    ],
-)
-def test_every_pipeline_gets_its_part_for_ever(function, expected, make_id):
-    parts = [
-        read(pipelines.open_training(function, InputContext(3, make_id(i))), 4)
-        for i in range(3)
-    ]
-    assert parts == expected
-
-
-def test_a_method_and_a_partial_function_get_the_context_too():
-    class Data:
-        def train(self, ctx):
-            return numbers(ctx.num_input_pipelines)
-
-    data = pipelines.open_training(Data().train, InputContext(2, 1))
-    assert read(data, 4) == [0, 1, 0, 1]
-
-
-def test_a_single_pipeline_reads_everything():
-    data = pipelines.open_training(lambda: numbers(3), InputContext())
-    assert read(data, 5) == [0, 1, 2, 0, 1]
-
-
 # Batches of replicas that wait for each other.
 
 
 def read_or_zeros(data, count):
-    """What `next_or_zeros` gives so many times, in a trace: batches and `exists`."""
+    """What `next_or_zeros` gives so many times, in a trace: elements and `exists`."""
     iterator = iter(data)
     traced = tf.function(lambda: pipelines.next_or_zeros(iterator), autograph=False)
     return [traced() for _ in range(count)]
@@ -97,19 +34,7 @@ def numbers_or_zeros(data, count):
 
 
 def test_a_replica_with_data_has_batches_for_ever():
-    data = pipelines.open_training(lambda: numbers(3), InputContext(2, 1))
-    assert numbers_or_zeros(data, 5) == [1, 0, 2, 1, 0]
-
-
-def test_a_replica_whose_shard_is_empty_has_zeros():
-    def train_data(ctx):
-        return numbers(3).shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
-
-    shards = [
-        numbers_or_zeros(pipelines.open_training(train_data, InputContext(4, i)), 3)
-        for i in range(4)
-    ]
-    assert shards == [[0] * 3, [1] * 3, [2] * 3, [None] * 3]
+    assert numbers_or_zeros(numbers(3).repeat(), 5) == [0, 1, 2, 0, 1]
 
 
 def test_data_that_has_ended_stays_ended():
@@ -154,172 +79,121 @@ def test_a_batch_has_the_shape_that_is_known_of_it():
     assert shapes == [spec.shape.as_list() for spec in tf.nest.flatten(ANYTHING)]
 
 
-def test_what_are_no_tensors_are_read_as_they_are():
-    data = tf.data.Dataset.from_tensor_slices([1, 2, 3, 4])
-    ragged = data.map(tf.range).ragged_batch(2).map(lambda x: (x, x))
-    pairs = read_or_zeros(ragged, 2)
+def test_what_are_no_tensors_have_zeros_as_well():
+    ragged = tf.data.Dataset.range(1, 5).map(tf.range).ragged_batch(2)
+    sparse = tf.data.Dataset.from_tensors(tf.sparse.from_dense(np.eye(3))).repeat(2)
+    pairs = read_or_zeros(tf.data.Dataset.zip(ragged, sparse), 3)
     assert [x.to_list() for (x, _), _ in pairs] == [
         [[0], [0, 1]],
         [[0, 1, 2], [0, 1, 2, 3]],
+        [[]],
     ]
-    assert all(exists for _, exists in pairs)
+    assert [int(tf.size(s.values)) for (_, s), _ in pairs] == [3, 3, 0]
+    assert [bool(exists) for _, exists in pairs] == [True, True, False]
 
 
-def test_evaluation_data_is_read_once_and_whole():
-    for function in (lambda: numbers(3), lambda ctx: shard_by_context(ctx).take(3)):
-        assert read(pipelines.open_evaluation(function), 10) == [0, 1, 2]
-
-
-# What is no pipeline for training.
-
-
-def open_both(function):
-    """Opens data both ways; returns the two messages without the field's name."""
-    training = message_of(pipelines.open_training, function, InputContext())
-    evaluation = message_of(pipelines.open_evaluation, function)
-    assert "train_data" in training
-    assert training.replace("train_data", "eval_data") == evaluation
-    return training
-
-
-@pytest.mark.parametrize(
-    ("make", "parts"),
-    [
-        (lambda: [1, 2], ["returned a list", "tf.data.Dataset"]),
-        (lambda: None, ["returned a NoneType"]),
-        (lambda: numbers(3).unbatch(), ["single examples", ".batch("]),
-        (
-            lambda: tf.data.Dataset.from_tensor_slices((np.ones((3, 2)), [1, 2, 3])),
-            ["single examples"],
-        ),
-        (lambda: numbers(3).map(lambda x, y: x), ["elements", "(x, y)"]),
-        (lambda: numbers(3).map(lambda x, y: {"x": x, "y": y}), ["(x, y)"]),
-        (lambda: numbers(3).map(lambda x, y: (x,)), ["(x, y)"]),
-        (lambda: numbers(3).map(lambda x, y: (x, y, x, y)), ["(x, y)"]),
-        (
-            lambda: numbers(3).map(lambda x, y: ({"a": x, "b": 0}, y)),
-            ["single examples"],
-        ),
-    ],
-    ids=["list", "none", "one", "rows", "x", "dict", "x,", "four", "in a dict"],
-)
-def test_what_gives_no_batches_is_refused(make, parts):
-    message = open_both(make)
-    assert not [part for part in parts if part not in message], message
-
-
-def test_sample_weights_are_welcome():
-    function = lambda: numbers(3).map(lambda x, y: (x, y, x))  # noqa: E731
-    assert len(pipelines.open_training(function, InputContext()).element_spec) == 3
-
-
-def test_endless_evaluation_data_is_refused():
-    message = message_of(pipelines.open_evaluation, lambda: numbers(3).repeat())
-    assert "endless" in message
-    assert "repeat()" in message
-
-
-# What a pipeline costs.
-
-PAIR = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64))
+# The data of this process.
 
 
 def generate():
-    yield [1], [1]
+    yield np.zeros((3, 2)), np.zeros(3)
+    yield np.zeros((2, 2)), np.zeros(2)
+    raise LookupError("no third part")
 
 
-def from_generator(*_):
-    return tf.data.Dataset.from_generator(generate, output_signature=PAIR)
+def raise_at_once():
+    raise LookupError("no file")
 
 
-def by_numpy(x, y):
-    x = tf.numpy_function(lambda a: a + 1, [x], tf.int64)
-    return tf.ensure_shape(x, [None]), y
+def test_what_is_open_says_what_it_is():
+    data = OwnInputs(lambda: numbers(5), Share(1, 2, epochs=3), 1)
+    assert data.spec == numbers(5).element_spec
+    assert data.has_passes
+    assert data.num_batches == 14  # about: seven of each of the two
+    first = next(data.open(Place(4, 1)).iterator)
+    assert [int(first[0]), int(first[1][0][0])] == [1, 0]  # its third: a pass begins
 
 
-def by_py_function(x, y):
-    x = tf.py_function(lambda a: a + 1, [x], tf.int64)
-    return tf.ensure_shape(x, [None]), y
+def test_data_that_cannot_be_opened_is_told_with_a_traceback():
+    with pytest.raises(errors.TrainingFailed) as caught:
+        OwnInputs(raise_at_once, Share(), 1)
+    first, *others = str(caught.value).splitlines()
+    assert first.startswith("train_data failed: LookupError: no file")
+    assert f'  File "{__file__}"' in others[1]
 
 
-def costs(make):
-    data = tf.function(make, autograph=False).get_concrete_function()
-    return pipelines.describe_costs(data)
+def test_what_is_refused_keeps_its_kind():
+    with pytest.raises(errors.UsageError, match="returned NoneType"):
+        OwnInputs(lambda: None, Share(), 1)
 
 
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (from_generator, "a generator"),
-        (lambda: from_generator().map(lambda x, y: (x + 1, y)), "a generator"),
-        (lambda: numbers(3).interleave(from_generator), "a generator"),
-        (
-            lambda: numbers(3).interleave(
-                lambda x, y: numbers(3).flat_map(from_generator)
-            ),
-            "a generator",
-        ),
-        (lambda: numbers(3).map(by_numpy), "a py_function"),
-        (lambda: numbers(3).map(by_py_function), "a py_function"),
-        (lambda: numbers(3).map(by_py_function, tf.data.AUTOTUNE), "a py_function"),
-        (
-            lambda: numbers(3).interleave(lambda x, y: numbers(2).map(by_numpy)),
-            "a py_function",
-        ),
-    ],
-    ids=[
-        "generator",
-        "generator, mapped",
-        "generator in interleave",
-        "generator in flat_map in interleave",
-        "numpy_function",
-        "py_function",
-        "py_function in parallel",
-        "numpy_function in interleave",
-    ],
-)
-def test_python_in_a_pipeline_is_found_however_deep(make, what):
-    warning = costs(make)
-    assert f"runs Python code ({what})" in warning
-    assert "\n" not in warning
+def test_what_a_generator_raises_is_told_with_what_came_before():
+    data = OwnInputs(lambda: generate, Share(), 1)
+    with pytest.raises(errors.TrainingFailed) as caught, data.explained():
+        list(data.open(START).iterator)
+    first, *others = str(caught.value).splitlines()
+    assert first.startswith("train_data failed after 5 examples: LookupError: ")
+    assert "no third part" in first
+    assert others[-1] == "LookupError: no third part"
+    assert len(others) == 4
 
 
-LARGE = np.zeros((1 << 18, 2), np.float32)  # 2 MiB
+def test_an_error_that_is_not_the_data_s_is_told_as_such():
+    data = OwnInputs(lambda: numbers(3), Share(), 1)
+    with pytest.raises(errors.TrainingFailed) as caught, data.explained():
+        tf.linalg.matmul(tf.zeros([8, 4]), tf.zeros([5, 1]))
+    assert str(caught.value).startswith("InvalidArgumentError: Matrix size")
 
 
-def captured():
-    tensor = tf.constant(LARGE)
-    return lambda: tf.data.Dataset.from_tensor_slices((tensor, tensor)).batch(8)
+def test_a_batch_of_other_words_is_told_in_one_line(make_words):
+    data = OwnInputs(lambda: make_words, Share(), 1)
+    with pytest.raises(errors.TrainingFailed) as caught, data.explained():
+        list(data.open(START).iterator)
+    message = str(caught.value)
+    assert "train_data failed after 4 examples: Batch 3 of train_data" in message
+    assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("make", "size"),
-    [
-        (lambda: tf.data.Dataset.from_tensor_slices((LARGE, LARGE)).batch(8), "4 MiB"),
-        (captured(), "2 MiB"),
-        (lambda: numbers(3).map(lambda x, y: (tf.gather(LARGE, x), y)), "2 MiB"),
-    ],
-    ids=["slices", "captured", "in map"],
-)
-def test_large_arrays_in_a_pipeline_are_found_with_their_size(make, size):
-    assert f"holds {size} of arrays in memory" in costs(make)
+@pytest.fixture
+def make_words():
+    """A generator function whose third batch is of numbers."""
+
+    def words():
+        for batch in (["a", "b"], ["c", "d"], [1, 2]):
+            yield np.array(batch), np.zeros(2)
+
+    return words
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: numbers(3),
-        lambda: tf.data.TextLineDataset("x.csv").batch(2).map(lambda t: (t, t)),
-        lambda: tf.data.FixedLengthRecordDataset("x.gz", 64, compression_type="GZIP"),
-        lambda: (
-            tf.data.Dataset.list_files("*.tfrecord", shuffle=False)
-            .interleave(tf.data.TFRecordDataset)
-            .shuffle(100)
-            .batch(2)
-        ),
-        lambda: tf.data.Dataset.from_tensor_slices((LARGE[:1000], LARGE[:1000])),
-    ],
-    ids=["numbers", "text", "records", "interleaved", "small arrays"],
-)
-def test_operations_over_files_cost_nothing(make):
-    assert costs(make) is None
+# A whole model on what is no dense tensor.
+
+
+def test_words_and_ragged_rows_go_through_a_model(problem, config, short_unrolls):
+    words = tf.ragged.constant([["a"], ["b", "c"], [], ["a", "b", "c"]] * 4)
+
+    def model():
+        inputs = {
+            "words": keras.Input((None,), dtype="string", name="words"),
+            "line": keras.Input((), dtype="string", name="line"),
+        }
+        lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="count")
+        split = keras.layers.TextVectorization(
+            vocabulary=["a", "b"], output_mode="multi_hot"
+        )
+        both = keras.layers.Concatenate()(
+            [
+                keras.ops.cast(lookup(inputs["words"]), "float32"),
+                keras.ops.cast(split(inputs["line"]), "float32"),
+            ]
+        )
+        return keras.Model(inputs, keras.layers.Dense(1)(both))
+
+    def data():
+        x = {"words": words, "line": np.array(["a b", "c"] * 8)}
+        return tf.data.Dataset.from_tensor_slices((x, problem.y[:16])).batch(5)
+
+    experiment = problem.experiment(model=model, train_data=data, eval_data=data)
+    trainer = LocalTrainer(experiment, config.replace(epochs=1, accumulate_steps=3))
+    trainer.train(3)
+    assert (trainer.is_over, trainer.global_step) == (True, 2)
+    assert trainer.evaluate(lambda: False)["examples"] == 16

@@ -48,13 +48,6 @@ def test_the_batch_size_is_the_pipeline_s_where_it_fixes_one(shape, expected):
     assert pipelines.batch_size(spec, 32) == expected
 
 
-def test_a_data_set_that_was_made_elsewhere_is_refused():
-    outside = tf.data.Dataset.from_tensors((tf.ones([1, 1]), tf.ones([1])))
-    function = tf.function(lambda: outside.repeat()).get_concrete_function()
-    with pytest.raises(errors.UsageError, match="Make it inside the function"):
-        pipelines.describe_costs(function)
-
-
 def test_shuffles_without_a_seed_follow_the_run_s(problem, short_unrolls):
     def order(seed):
         experiment = problem.experiment(train_data=lambda: problem.data().shuffle(12))

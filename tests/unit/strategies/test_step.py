@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.strategies import gradients as gradients_lib
+from dtrain.strategies import tally
 from dtrain.strategies.base import Step
 from dtrain.strategies.objective import Objective
 
@@ -29,10 +30,19 @@ class Run:
             model, optimizer, self.objective, self.counter, **dict(options)
         )
 
-    def __call__(self, batches):
+    def __call__(self, batches, micro=1):
+        """Makes steps of `micro` batches each; returns their losses."""
         batches = list(batches)
-        following = iter(batches)
-        return [float(self.step.run(lambda: next(following), [])[0]) for _ in batches]
+        following = map(as_element, batches)
+        return [
+            float(self.step.run(following, tally.start([]))[0])
+            for _ in range(len(batches) // micro)
+        ]
+
+
+def as_element(batch):
+    """What the input layer gives, where no pass begins."""
+    return tf.constant(0, tf.int64), batch
 
 
 def slots_of(optimizer):
@@ -257,9 +267,7 @@ def masks_of(problem, steps=2, **options):
     run = Run(problem, model, keras.optimizers.SGD(0.05), options=options)
     layer.masks.clear()
     micro = options.get("accumulate_steps", 1)
-    batches = iter(problem.batches(steps * micro))
-    for _ in range(steps):
-        run.step.run(lambda: next(batches), [])
+    run(problem.batches(steps * micro), micro)
     assert len(layer.masks) == steps * micro
     return layer.masks
 
@@ -283,12 +291,7 @@ def test_a_loss_scale_changes_nothing(steps, problem):
         optimizer = keras.optimizers.SGD(0.05, clipnorm=0.5, **options)
         accumulate = {"accumulate_steps": steps}
         run = Run(problem, problem.model(), optimizer, options=accumulate)
-        batches = iter(problem.batches(STEPS))
-        losses = [
-            float(run.step.run(lambda: next(batches), [])[0])
-            for _ in range(STEPS // steps)
-        ]
-        return losses, run.model
+        return run(problem.batches(STEPS), steps), run.model
 
     (losses, model), (expected, plain) = train(loss_scale_factor=1024.0), train()
     assert losses == pytest.approx(expected, rel=1e-6)
@@ -299,8 +302,9 @@ def test_the_sums_of_a_batch_are_its_means_times_its_examples(problem):
     batch = x, y = tuple(column[:5] for column in problem.batches(1)[0])
     run = Run(problem, problem.model(), keras.optimizers.SGD(0.05))
     step = tf.constant(0, tf.int64)
-    loss, _, gradients, _ = run.step.differentiate(batch, step, [])
-    sums = run.step.sums(batch, step, [])
+    start = as_element(batch), step, tally.start([])
+    loss, _, gradients, _ = run.step.differentiate(*start)
+    sums = run.step.sums(*start)
     assert float(sums.weight) == 5
     assert float(sums.loss) == pytest.approx(5 * float(loss))
     assert float(loss) == pytest.approx(float(tf.reduce_mean((run.model(x) - y) ** 2)))
@@ -316,15 +320,17 @@ def test_a_batch_that_is_not_the_replica_s_own_counts_as_none(problem):
     batch = problem.batches(1)[0]
     metrics = {"metrics": lambda: [keras.metrics.MeanAbsoluteError(name="error")]}
     run = Run(problem, problem.model(), keras.optimizers.SGD(0.05), **metrics)
-    before = [tf.constant(2.0), tf.constant(3.0)]
-    step = tf.constant(0, tf.int64)
-    sums = run.step.sums(batch, step, before, is_own=tf.constant(False))
+    before = tally.start([tf.constant(2.0), tf.constant(3.0)])
+    begins, step = tf.constant(1, tf.int64), tf.constant(0, tf.int64)
+    element = begins, batch
+    sums = run.step.sums(element, step, before, is_own=tf.constant(False))
     assert float(sums.weight) == float(sums.loss) == 0
     assert not any(np.any(gradient) for gradient in sums.gradients)
-    assert [float(state) for state in sums.metrics] == [2, 3]
-    own = run.step.sums(batch, step, before, is_own=tf.constant(True))
+    assert [float(value) for value in sums.tally] == [2, 3, 0, 0, 0]
+    own = run.step.sums(element, step, before, is_own=tf.constant(True))
     assert float(own.weight) == 8
-    assert float(own.metrics[1]) == 3 + 8
+    assert float(own.tally[1]) == 3 + 8
+    assert float(tally.extras(own.tally)[1]) == 1
     # Nothing over nothing is nothing.
     assert not any(np.any(g) for g in gradients_lib.divide(sums.gradients, sums.weight))
 
