@@ -21,4 +21,9 @@ fi
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-exec .venv/bin/python -m pytest --durations=15 "$@"
+if [ $# -gt 0 ]; then
+  exec .venv/bin/python -m pytest "$@"
+fi
+# Unit tests share the cores; clusters, and what watches the clock, have them alone.
+.venv/bin/python -m pytest tests/unit --numprocesses=auto
+exec .venv/bin/python -m pytest tests/conformance tests/cluster --durations=15

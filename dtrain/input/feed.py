@@ -62,10 +62,16 @@ class Feed:
         source = self._source
         self.starts_again = source is not None and source.starts_again
         if source is None:
+            is_endless = self._is_endless
             self.has_passes = not self._is_whole
         else:
             is_endless = isinstance(source, sources.Numbered) and source.count is None
             self.has_passes = not is_endless and not self.deals
+        if share.epochs is not None and is_endless:
+            raise errors.UsageError(
+                f"--epochs={share.epochs}, but train_data gives endless data, without "
+                "epochs. Leave out repeat(), or use ctx.repeat(data) in its place."
+            )
         if share.sharding == "dynamic" and not self._is_dealt():
             raise errors.UsageError(
                 "--data_sharding=dynamic deals out what can be numbered: arrays, a "
@@ -147,11 +153,6 @@ class Feed:
         # Where each pipeline is told its own part, others may have some.
         if data.cardinality() == 0 and (self._shards or share.num_pipelines == 1):
             raise errors.TrainingFailed("Experiment(train_data=...) gives no batch.")
-        if share.epochs is not None and self._is_endless:
-            raise errors.UsageError(
-                f"--epochs={share.epochs}, but train_data gives endless data, without "
-                "epochs. Leave out repeat(), or use ctx.repeat(data) in its place."
-            )
 
     def _repeat(self, share: Share) -> tf.data.Dataset:
         """Returns all elements of a share, with a mark where a pass begins."""
@@ -199,11 +200,14 @@ def for_steps(data: tf.data.Dataset, counter: tf.Tensor) -> tf.data.Dataset:
     options = tf.data.Options()
     # Nothing here is left to tune, and the tuner's bookkeeping costs time.
     options.autotune.enabled = False
-    return data.map(count, synchronous=True).prefetch(_PREFETCH).with_options(options)
+    # Counted when taken: what is read ahead, after an error too, is not.
+    return data.prefetch(_PREFETCH).map(count, synchronous=True).with_options(options)
 
 
-def open_evaluation(function: Callable[..., Any], batch_size: int) -> tf.data.Dataset:
-    """Returns all evaluation data, once.
+def open_evaluation(
+    function: Callable[..., Any], batch_size: int
+) -> tuple[tf.data.Dataset, sources.Source | None]:
+    """Returns all evaluation data, once; and what Python makes it, which may fail.
 
     Args:
         function: an experiment's `eval_data`.
@@ -219,11 +223,12 @@ def open_evaluation(function: Callable[..., Any], batch_size: int) -> tf.data.Da
 
     data = call()
     if not isinstance(data, tf.data.Dataset):
-        return sources.make(data, call, batch_size, "eval_data", False).once()
+        source = sources.make(data, call, batch_size, "eval_data", False)
+        return source.once(), source
     form.check_spec(data.element_spec, "eval_data")
     if data.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise errors.UsageError(sources.ENDLESS)
-    return data
+    return data, None
 
 
 def takes_context(function: Callable[..., Any]) -> bool:
@@ -259,6 +264,9 @@ def _held_bytes(data: tf.data.Dataset) -> int:
             if isinstance(value, tf.Tensor) and value.dtype != tf.variant:
                 tensors[id(value)] = value
         for function in data_set._functions():
+            for op in function.function.graph.get_operations():
+                if op.type == "Const":
+                    tensors[id(op)] = op.outputs[0]
             for value in function.function.captured_inputs:
                 if isinstance(value, tf.Tensor) and value.dtype not in (
                     tf.variant,
@@ -269,4 +277,7 @@ def _held_bytes(data: tf.data.Dataset) -> int:
             look(before)
 
     look(data)
-    return sum(int(tf.size(t)) * (t.dtype.size or 16) for t in tensors.values())
+    return sum(
+        (tensor.shape.num_elements() or 0) * (tensor.dtype.size or 16)
+        for tensor in tensors.values()
+    )

@@ -47,6 +47,7 @@ class Form:
         ]
         for spec in specs[1:]:
             _check_same(spec, specs[0], 2, field, is_loose=True)
+        _check_rows(specs[0], 1, field)
         merged = tf.nest.map_structure(_merge, specs[0], *specs[1:])
         return cls(merged, field)
 
@@ -73,6 +74,7 @@ class Form:
         batch = as_batch(batch, self._field)
         spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
         _check_same(spec, self.spec, number + 1, self._field)
+        _check_rows(spec, number + 1, self._field)
         return [_to_numpy(t) for t in tf.nest.flatten(batch, expand_composites=True)]
 
     def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
@@ -252,6 +254,22 @@ def _check_same(
                 "but for the number of examples, the same shape; where a size has to "
                 "vary, use tf.data.Dataset.from_generator with an output_signature."
             )
+
+
+def _check_rows(spec: tuple, number: int, field: str) -> None:
+    """Sees that all parts of a batch have equally many examples.
+
+    Raises:
+        TrainingFailed: they have not.
+    """
+    leaves = zip(_paths(spec), tf.nest.flatten(spec), strict=True)
+    counts = {path: leaf.shape[0] for path, leaf in leaves if leaf.shape.rank}
+    if len(set(counts.values()) - {None}) > 1:
+        told = ", ".join(f"{path} has {count}" for path, count in counts.items())
+        raise errors.TrainingFailed(
+            f"Batch {number} of {field} has parts of different lengths: {told}. Each "
+            "example needs a row in all of them."
+        )
 
 
 def _paths(spec: tuple) -> list[str]:

@@ -165,6 +165,7 @@ class CommonTrainer:
         self,
         totals: np.ndarray,
         updates: int,
+        batches: int,
         begun: int,
         waits: Sequence[tuple[int, float, float]],
     ) -> None:
@@ -173,6 +174,7 @@ class CommonTrainer:
         Args:
             totals: as `Objective.pack` makes them.
             updates: that it made.
+            batches: that it took.
             begun: passes over the data that its batches began.
             waits: (pipeline, seconds that steps waited for it, seconds of the call).
         """
@@ -181,7 +183,7 @@ class CommonTrainer:
         self._begun += begun
         passes = -(-self._begun // self._counters())
         self._place = Place(
-            self._place.batches + updates * self._batches_per_step,
+            self._place.batches + batches,
             passes,
             max(passes - 1, 0),
         )

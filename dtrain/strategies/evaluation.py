@@ -1,7 +1,7 @@
 """Evaluation in one process, the same under every strategy."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import keras
 import tensorflow as tf
@@ -11,8 +11,8 @@ from dtrain.experiment import Experiment
 from dtrain.input import feed
 from dtrain.input.form import rows
 from dtrain.input.reading import Reading
+from dtrain.strategies import failures
 from dtrain.strategies.base import call
-from dtrain.strategies.failures import explained
 from dtrain.strategies.objective import Objective, unpack
 
 
@@ -40,7 +40,9 @@ class Evaluation:
         self._objective = objective
         self._data = None
         if experiment.eval_data is not None:
-            self._data = feed.open_evaluation(experiment.eval_data, batch_size)
+            self._data, self._source = feed.open_evaluation(
+                experiment.eval_data, batch_size
+            )
 
     def run(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         """Returns loss, metrics and "examples"; `None` if there is no data.
@@ -63,7 +65,7 @@ class Evaluation:
         loss_sum, weight_sum = tf.zeros([], tf.float64), tf.zeros([], tf.float64)
         examples = tf.zeros([], tf.int64)
         metrics = self._objective.initial_states()
-        with explained(), contextlib.closing(Reading(self._data)) as reading:
+        with self._explained(), contextlib.closing(Reading(self._data)) as reading:
             for batch in reading.iterator:
                 if is_over():
                     return None
@@ -76,6 +78,18 @@ class Evaluation:
         totals = self._objective.pack(loss_sum, metrics).numpy()
         results = self._objective.results(totals, float(weight_sum) or 1.0)
         return {**results, "examples": count}
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns TensorFlow's errors into dtrain's; the user's own code comes first."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            failure = self._source and self._source.failure
+            if failure is None:
+                raise failures.explain(error) from error
+            text = errors.describe_with_traceback(failure)
+            raise errors.TrainingFailed(f"eval_data failed: {text}") from error
 
     # The last batch is smaller: with free sizes it is not traced anew.
     @tf.function(autograph=False, reduce_retracing=True)

@@ -4,6 +4,7 @@ Heir of a plain `tf.Session` on one machine.
 """
 
 import time
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -45,23 +46,21 @@ class LocalTrainer(CommonTrainer):
         with tf.device("CPU:0"):  # where alone fetch-and-add is implemented
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
         super().__init__(experiment, config, self._inputs, 1, model, optimizer, counter)
-        # Keras keeps what it needs for tracing by thread: this one.
-        self._packed = tf.function(self._pack(), autograph=False).get_concrete_function(
-            tf.data.IteratorSpec(pipelines.element_spec(self._inputs.spec)),
-            tf.TensorSpec([], tf.int64),
-        )
+        self._packed: Callable | None = None
 
     def train(self, num_steps: int) -> None:
         started = time.monotonic()
         with self._inputs.explained(), self._loop_size.timed(num_steps):
             if self._reading is None:
                 self._reading = self._inputs.open(self._place)
+            if self._packed is None:  # here: Keras keeps what it needs by thread
+                self._packed = pipelines.trace(self._pack(), self._inputs.spec)
             steps = tf.constant(num_steps, tf.int64)
             totals = aside.call(self._packed, self._reading.iterator, steps)
-        waited, begun, updates = tally_lib.tail(totals.numpy())
+        waited, begun, batches, updates = tally_lib.tail(totals.numpy())
         self.is_over = updates < num_steps
         waits = [(0, waited, time.monotonic() - started)]
-        self._note(totals.numpy(), updates, begun, waits)
+        self._note(totals.numpy(), updates, batches, begun, waits)
 
     def wait(self) -> None:
         """Does nothing: no step is ever under way between two calls."""

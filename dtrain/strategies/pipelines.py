@@ -98,9 +98,17 @@ def next_or_zeros(iterator: tf.data.Iterator) -> tuple[Any, tf.Tensor]:
     return element, exists
 
 
-def element_spec(batch_spec: Any) -> Any:
-    """Returns the spec of (begun, batch)."""
-    return tf.TensorSpec([], tf.int64), batch_spec
+def trace(packed: Callable, batch_spec: Any) -> Callable:
+    """Returns `(iterator, num_steps) -> totals`, traced.
+
+    Args:
+        packed: many steps, as `base.pack` makes them.
+        batch_spec: of a batch; the iterator gives (begun, batch).
+    """
+    return tf.function(packed, autograph=False).get_concrete_function(
+        tf.data.IteratorSpec((tf.TensorSpec([], tf.int64), batch_spec)),
+        tf.TensorSpec([], tf.int64),
+    )
 
 
 def batch_size(batch_spec: Any, default: int) -> int:

@@ -100,10 +100,9 @@ class PsTrainer(CommonTrainer):
             totals = packed(iterator, num_steps)
             with tf.control_dependencies([totals]):
                 seconds = tf.timestamp() - started
-            worker, updates = _worker_index(), tf.cast(totals[-1], tf.int64)
-            self._taken.scatter_add(
-                tf.IndexedSlices(updates * config.accumulate_steps, worker)
-            )
+            *_, batches, updates = tally_lib.counts(totals)
+            worker = _worker_index()
+            self._taken.scatter_add(tf.IndexedSlices(batches, worker))
             if self._may_end:  # while others go on
                 tf.cond(
                     updates > 0, lambda: tf.constant(b""), lambda: calls.call(PAUSE)
@@ -151,9 +150,10 @@ class PsTrainer(CommonTrainer):
                     self.global_step += num_steps
                     continue
                 totals, worker, seconds = result
-                waited, begun, updates = tally_lib.tail(totals)
+                waited, begun, batches, updates = tally_lib.tail(totals)
                 worker = int(worker)
-                self._note(totals, updates, begun, [(worker, waited, float(seconds))])
+                waits = [(worker, waited, float(seconds))]
+                self._note(totals, updates, batches, begun, waits)
                 self._loop_size.note(updates)
                 self.worker_steps[worker] += updates
                 self._has_ended[worker] |= updates < num_steps

@@ -128,11 +128,7 @@ class ReplicatedTrainer(CommonTrainer):
         }
         # TensorFlow's own random operations differ from process to process, too.
         tf.random.set_seed(config.seed + group.first)
-        # Keras keeps what it needs for tracing by thread: this one.
-        self._packed = tf.function(self._pack(), autograph=False).get_concrete_function(
-            tf.data.IteratorSpec(pipelines.element_spec(self._inputs.spec)),
-            tf.TensorSpec([], tf.int64),
-        )
+        self._packed: Callable | None = None
 
     def train(self, num_steps: int) -> None:
         self._share_once()
@@ -148,9 +144,8 @@ class ReplicatedTrainer(CommonTrainer):
             self.is_over = batches < num_steps
         elif not batches:
             raise errors.TrainingFailed(failures.NO_BATCH)
-        self._note(
-            totals, updates, begun, [(i, w, seconds) for i, w in enumerate(waits)]
-        )
+        waits = [(i, waited, seconds) for i, waited in enumerate(waits)]
+        self._note(totals, updates, batches, begun, waits)
 
     def wait(self) -> None:
         """Does nothing: no step is ever under way between two calls."""
@@ -205,7 +200,7 @@ class ReplicatedTrainer(CommonTrainer):
     def _train(self, num_steps: int) -> np.ndarray:
         """Returns totals as `_pack` makes them."""
         totals, own = self._call(
-            self._packed, self._reading.iterator, tf.constant(num_steps, tf.int64)
+            self._traced(), self._reading.iterator, tf.constant(num_steps, tf.int64)
         )
         self._own += own.numpy()
         return totals.numpy()
@@ -228,6 +223,12 @@ class ReplicatedTrainer(CommonTrainer):
 
     # A step.
 
+    def _traced(self) -> Callable:
+        """Returns the packed steps, traced in this thread, by which Keras keeps."""
+        if self._packed is None:
+            self._packed = pipelines.trace(self._pack(), self._inputs.spec)
+        return self._packed
+
     def _pack(self) -> Callable:
         def start():
             tallies = [self._start_tally() for _ in self._group.devices]
@@ -241,14 +242,12 @@ class ReplicatedTrainer(CommonTrainer):
             loss, (own, tallies) = packed(iterator, num_steps)
             local = [tf.add_n(list(parts)) for parts in zip(*tallies, strict=True)]
             totals = self._objective.pack(loss, tally_lib.metrics(local))
-            _, begun, _ = tally_lib.extras(local)
-            # The replica whose batch comes last is waited for by the others.
-            waited = tf.reduce_max([tally_lib.extras(tally)[0] for tally in tallies])
+            # Replicas look at the clock one after the other: their waits add up.
+            waited, begun, batches, _ = tally_lib.extras(local)
             group = self._group
             waits = tf.one_hot(group.process, group.num_processes, dtype=tf.float64)
             # All make the same updates: the first one counts them.
             updates = tally_lib.extras(tallies[0])[-1] * (group.process == 0)
-            batches = tf.cast(tf.reduce_sum(own), tf.float64)
             totals = tf.concat(
                 [totals, waits * waited, tf.stack([begun, updates, batches])], 0
             )
@@ -293,7 +292,8 @@ class ReplicatedTrainer(CommonTrainer):
 
         total = reduced[0][1]
         if self._may_end:  # where no replica has a batch, there is nothing to do
-            updates = tf.cond(total > 0, update, lambda: tf.zeros([], tf.float64))
+            batches = self._group.each(lambda k: all_reduce(sums[k].batches))[0]
+            updates = tf.cond(batches > 0, update, lambda: tf.zeros([], tf.float64))
         else:
             updates = update()
         loss = tf.math.divide_no_nan(tf.add_n([s.loss for s in sums]), total)

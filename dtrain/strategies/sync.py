@@ -73,6 +73,7 @@ class SyncTrainer(ReplicatedTrainer):
                 "TensorFlow": tf.__version__,
             }
         )
+        self._traced()  # before anybody waits for anybody
 
     def follow(self) -> int:
         """Does what the chief orders; returns the status that it leaves with."""

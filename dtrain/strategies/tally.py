@@ -1,7 +1,8 @@
 """What goes through the steps of a packed call, and is added up on the way.
 
 A list of tensors: the metrics' states; and then the seconds that steps waited for
-input, the passes over the data that their batches began, and the updates made.
+input, the passes over the data that their batches began, the batches themselves, and
+the updates made of them.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_EXTRAS = 3
+_EXTRAS = 4
 
 
 def start(metrics: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -27,7 +28,7 @@ def metrics(tally: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def extras(tally: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns seconds, passes and updates."""
+    """Returns seconds, passes, batches and updates."""
     return tally[-_EXTRAS:]
 
 
@@ -40,8 +41,9 @@ def add(tally: list, metrics: list, waited: tf.Tensor, begun: tf.Tensor) -> list
         waited: seconds that the step waited for the batch.
         begun: passes that begin with it.
     """
-    seconds, passes, updates = extras(tally)
-    return [*metrics, seconds + waited, passes + tf.cast(begun, tf.float64), updates]
+    seconds, passes, batches, updates = extras(tally)
+    passes += tf.cast(begun, tf.float64)
+    return [*metrics, seconds + waited, passes, batches + 1.0, updates]
 
 
 def add_wait(tally: list, waited: tf.Tensor) -> list[tf.Tensor]:
@@ -72,7 +74,12 @@ def seconds_between(first: Sequence[tf.Tensor], second: Any) -> tf.Tensor:
     return tf.maximum(came - ready, 0.0)
 
 
-def tail(totals: Any) -> tuple[float, int, int]:
-    """Returns seconds, passes and updates from what `Objective.pack` makes of it."""
-    seconds, passes, updates = totals[-_EXTRAS:]
-    return float(seconds), int(passes), int(updates)
+def counts(totals: tf.Tensor) -> list[tf.Tensor]:
+    """Returns passes, batches and updates of packed totals, int64 scalars."""
+    return tf.unstack(tf.cast(totals[1 - _EXTRAS :], tf.int64), _EXTRAS - 1)
+
+
+def tail(totals: Any) -> tuple[float, int, int, int]:
+    """Returns `extras` from what `Objective.pack` makes of a tally."""
+    seconds, passes, batches, updates = totals[-_EXTRAS:]
+    return float(seconds), int(passes), int(batches), int(updates)

@@ -161,14 +161,14 @@ def test_without_sharding_every_worker_reads_all(lab, start):
     [
         (
             "failing",
-            r"worker:1: train_data failed after 370 examples: ValueError: row 370 is "
-            r"unreadable \(.*readers.py, line \d+\)\.\nTraceback \(most recent call "
-            r"last\):\n  File \".*readers.py\", line \d+, in fail\n    raise ValueError",
+            r"worker:1: train_data failed after 370 examples: ValueError: row 370 is"
+            r" unreadable \(.*readers.py, line \d+\)\.\nTraceback \(most recent call"
+            r" last\):\n  File \".*readers.py\", line \d+, in fail\n    raise Val",
         ),
         (
             "changing",
             r"worker:1: train_data failed after 200 examples: Batch 21 of train_data "
-            r"has x float32 \(10, 5\), but the batches before it had float32 \(any, 4\)",
+            r"has x float32 \(10, 5\), but the batches before it had float32 \(any",
         ),
         ("empty", "train_data gives no batch: there are no examples in it, or in this"),
         (

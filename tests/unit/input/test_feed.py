@@ -285,6 +285,17 @@ def test_sample_weights_are_welcome():
     assert len(Feed(function, Share(), 1).spec) == 3
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_an_endless_numbered_data_set_has_no_epochs(epochs, make_pages):
+    class Endless(type(make_pages(1))):
+        num_batches = None
+
+    message = message_of(
+        errors.UsageError, Feed, lambda: Endless(0), Share(epochs=epochs), 1
+    )
+    assert f"--epochs={epochs}" in message
+
+
 def test_endless_data_has_no_epochs():
     message = message_of(
         errors.UsageError, Feed, lambda: numbers(3).repeat(), Share(epochs=2), 1
@@ -384,7 +395,7 @@ def test_examples_are_counted_and_batches_are_kept_ready():
     ids=["Dataset", "by ctx", "arrays", "iterator"],
 )
 def test_evaluation_data_is_read_once_in_order_and_again(function):
-    data = open_evaluation(function, 2)
+    data, _ = open_evaluation(function, 2)
     for _ in range(2):
         labels = [y.numpy().tolist() for _, y in data]
         assert [label for batch in labels for label in batch] == list(range(5))
@@ -399,7 +410,7 @@ def test_endless_evaluation_data_is_refused():
 
 
 def test_items_that_evaluation_asks_for_are_dealt_once():
-    data = open_evaluation(lambda ctx: ctx.deal(3).batch(1).map(lambda x: (x, x)), 1)
+    data, _ = open_evaluation(lambda ctx: ctx.deal(3).batch(1).map(lambda x: (x, x)), 1)
     assert len(list(data.take(10))) == 3
 
 

@@ -309,19 +309,7 @@ def test_what_fails_in_a_step_is_said_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "of_tensorflow",
-    [
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=False, reason="examples are counted that come after it"
-            ),
-        ),
-        False,
-    ],
-    ids=["from_generator", "own"],
-)
+@pytest.mark.parametrize("of_tensorflow", [True, False], ids=["from_generator", "own"])
 def test_what_a_generator_raises_is_told_with_its_traceback(
     of_tensorflow, make, short_unrolls, problem
 ):

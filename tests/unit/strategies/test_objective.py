@@ -235,7 +235,11 @@ def test_a_sum_depends_on_how_a_batch_is_divided(loss):
     assert "6 parts" in message
 
 
-@pytest.mark.parametrize("loss", [MSE(), MSE(reduction=None), distance], ids=str)
+@pytest.mark.parametrize(
+    "loss",
+    [MSE(), MSE(reduction=None), distance],
+    ids=["mean", "each", "function"],
+)
 def test_means_do_not_depend_on_it(loss):
     one(loss=loss).check_mean(6)
 

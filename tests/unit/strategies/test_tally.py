@@ -17,7 +17,7 @@ def test_metrics_come_first_and_are_as_they_were():
     states = [tf.constant([1.0, 2.0]), tf.constant(3, tf.int64)]
     start = tally.start(states)
     assert tally.metrics(start) == states
-    assert values(tally.extras(start)) == [0, 0, 0]
+    assert values(tally.extras(start)) == [0, 0, 0, 0]
 
 
 def test_batches_and_updates_are_added_up():
@@ -27,8 +27,10 @@ def test_batches_and_updates_are_added_up():
         own = tally.add(own, [tf.constant(float(number))], waited, begun)
     own = tally.with_update(tally.with_update(own), tf.constant(0.0, tf.float64))
     assert values(tally.metrics(own)) == [2]
-    assert values(tally.extras(own)) == [0.75, 1, 1]
-    assert tally.tail(np.array([9.0, 8.0, *values(tally.extras(own))])) == (0.75, 1, 1)
+    assert values(tally.extras(own)) == [0.75, 1, 3, 1]
+    packed = np.array([9.0, 8.0, *values(tally.extras(own))])
+    assert tally.tail(packed) == (0.75, 1, 3, 1)
+    assert values(tally.counts(tf.constant(packed))) == [1, 3, 1]
 
 
 def test_a_tally_keeps_its_form():
