@@ -306,3 +306,46 @@ def test_large_arrays_stay_with_the_workers(lab):
         assert not list(lab.model_dir.glob("*.npy"))
     small = memory.pop("train_data-1")
     assert max(memory.values()) < small + 60, (small, memory)
+
+
+# From Python: a script's own function, whose data every task makes.
+
+SCRIPT = """
+import sys, time
+import dtrain, keras, numpy as np
+
+def experiment(config):
+    def train_data(ctx):
+        while True:
+            time.sleep(0.005)
+            yield np.zeros((10, 4), "float32"), np.zeros(10, "int64")
+
+    return dtrain.Experiment(
+        model=lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]),
+        optimizer=lambda: keras.optimizers.SGD(0.1),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        train_data=train_data,
+    )
+
+if __name__ == "__main__":
+    job, index, ps, first, second, folder = sys.argv[1:]
+    result = dtrain.train(experiment, dtrain.RunConfig(
+        cluster="flags", ps_hosts=ps, worker_hosts=first + "," + second, job_name=job,
+        task_index=int(index), train_steps=100, model_dir=folder + "/" + job + index))
+    print("RETURNED", result and result["global_step"])
+"""
+
+
+def test_a_script_s_function_makes_data_in_every_task_and_scripts_end(lab):
+    """An endless generator is still at work when each of them returns."""
+    path = lab.folder / "script.py"
+    path.write_text(SCRIPT)
+    hosts = [f"127.0.0.1:{port}" for port in lab.free_ports(3)]
+    commands = {}
+    for job, index in [("ps", "0"), ("worker", "1"), ("worker", "0")]:
+        argv = [lab.executable, str(path), job, index, *hosts, str(lab.folder)]
+        commands[job + index] = lab.start(argv, None, job + index)
+    assert [command.wait(90) for command in commands.values()] == [0, 0, 0]
+    assert "RETURNED 100" in commands["worker0"].output
+    assert "RETURNED None" in commands["worker1"].output
+    assert "RETURNED None" in commands["ps0"].output
