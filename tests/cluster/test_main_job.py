@@ -77,6 +77,8 @@ def test_one_command_trains_a_cluster_and_a_second_one_resumes(lab):
         "learning_rate",
         "speed/steps_per_second",
         "speed/examples_per_second",
+        "speed/input_wait/0",
+        "speed/input_wait/1",
         "workers/0/steps",
         "workers/1/steps",
     }

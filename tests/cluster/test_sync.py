@@ -438,7 +438,7 @@ late = make(data, False)
     ("name", "status", "cause"),
     [
         ("early", 2, "worker:1 ended the run: .*a library is missing here .*line 17"),
-        ("late", 4, "worker:1 ended the run: /no/such/file; No such file"),
+        ("late", 4, "worker:1 ended the run: .*after 400 examples: /no/such/file; No"),
     ],
 )
 def test_the_first_cause_is_told_wherever_it_was(lab, name, status, cause):
