@@ -11,12 +11,35 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.input import form, sources
 from dtrain.input.context import InputContext
+from dtrain.input.py_dataset import Numbered
 from dtrain.input.share import START, Share
+from dtrain.input.source import ENDLESS, Source
 
 # A data set that is served travels as a message of at most 2 GiB, with the arrays that
 # it holds: larger ones stay here, and their batches are taken out by Python.
 _LARGE_BYTES = 64 << 20
 _PREFETCH = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """What is known of training data before it is read.
+
+    Attributes:
+        spec: of a batch.
+        counts_passes: whether all pipelines together begin each pass once; else each
+            of them begins its own.
+        has_passes: whether passes can be counted: not of endless data, and not where
+            the function has made a stream of them.
+        starts_again: whether a pass that was interrupted is begun once more.
+        num_batches: about how many there are up to `--epochs`; `None` if nobody knows.
+    """
+
+    spec: Any
+    counts_passes: bool
+    has_passes: bool
+    starts_again: bool
+    num_batches: int | None
 
 
 class Feed:
@@ -29,11 +52,6 @@ class Feed:
 
     Attributes:
         spec: of a batch.
-        counts_passes: whether all pipelines together begin each pass once; else each
-            of them begins its own.
-        has_passes: whether passes can be counted: not of endless data, and not where
-            the function has made a stream of them.
-        starts_again: whether a pass that was interrupted is begun once more.
 
     Raises:
         DtrainError: the function returned nothing that batches can be made of.
@@ -44,8 +62,7 @@ class Feed:
         self._context = InputContext.of(share)
         # A function that is told who it is shards by itself, or does not.
         self._shards = not takes_context(function)
-        self.counts_passes = share.sharding == "dynamic"
-        self._source: sources.Source | None = None
+        self._source: Source | None = None
         # What it draws, and shuffles without a seed, is what it would be elsewhere.
         keras.utils.set_random_seed(share.order_seed)
         with tf.device("CPU:0"):
@@ -60,13 +77,12 @@ class Feed:
                 if isinstance(self._source, sources.Generated):
                     self._source.is_whole = self.deals
         source = self._source
-        self.starts_again = source is not None and source.starts_again
         if source is None:
             is_endless = self._is_endless
-            self.has_passes = not self._is_whole
+            self._has_passes = not self._is_whole
         else:
-            is_endless = isinstance(source, sources.Numbered) and source.count is None
-            self.has_passes = not is_endless and not self.deals
+            is_endless = isinstance(source, Numbered) and source.count is None
+            self._has_passes = not is_endless and not self.deals
         if share.epochs is not None and is_endless:
             raise errors.UsageError(
                 f"--epochs={share.epochs}, but train_data gives endless data, without "
@@ -79,6 +95,16 @@ class Feed:
                 "ctx.deal(file_names). This train_data returns something else: leave "
                 "the flag out, or let it use ctx.deal."
             )
+
+    def outline(self, share: Share) -> Outline:
+        """Returns what is known of a share, from its very start."""
+        return Outline(
+            self.spec,
+            share.sharding == "dynamic",
+            self._has_passes,
+            self._source is not None and self._source.starts_again,
+            self.num_batches(share),
+        )
 
     @property
     def deals(self) -> bool:
@@ -140,7 +166,7 @@ class Feed:
     def _is_dealt(self) -> bool:
         if self.deals:
             return True
-        numbered = isinstance(self._source, (sources.Arrays, sources.Numbered))
+        numbered = isinstance(self._source, (sources.Arrays, Numbered))
         return numbered and self._shards
 
     def _open_data_set(self, data: tf.data.Dataset, share: Share) -> None:
@@ -206,7 +232,7 @@ def for_steps(data: tf.data.Dataset, counter: tf.Tensor) -> tf.data.Dataset:
 
 def open_evaluation(
     function: Callable[..., Any], batch_size: int
-) -> tuple[tf.data.Dataset, sources.Source | None]:
+) -> tuple[tf.data.Dataset, Source | None]:
     """Returns all evaluation data, once; and what Python makes it, which may fail.
 
     Args:
@@ -227,7 +253,7 @@ def open_evaluation(
         return source.once(), source
     form.check_spec(data.element_spec, "eval_data")
     if data.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise errors.UsageError(sources.ENDLESS)
+        raise errors.UsageError(ENDLESS)
     return data, None
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from dtrain import errors, experiment
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.input.feed import Feed
+from dtrain.input.feed import Feed, Outline
 from dtrain.input.share import START as START_PLACE
 from dtrain.input.share import Place, Share
 from dtrain.runtime import calls
@@ -56,20 +56,12 @@ class Opened:
     """What a worker tells the chief about its data.
 
     Attributes:
-        spec: of a batch; `None` if it could not be opened.
-        counts_passes: whether all workers together begin each pass once.
-        has_passes: whether passes can be counted.
-        starts_again: whether a pass that was interrupted is begun once more.
-        num_batches: up to `--epochs`, from the very start; `None` if nobody knows.
+        outline: of its own part; `None` if it could not be opened.
         status: the exit status that a failure calls for; 0 if there is none.
         message: what failed, with the user's traceback.
     """
 
-    spec: Any = None
-    counts_passes: bool = True
-    has_passes: bool = True
-    starts_again: bool = False
-    num_batches: int | None = None
+    outline: Outline | None = None
     status: int = 0
     message: str = ""
 
@@ -132,13 +124,7 @@ class InputService:
         """Returns a pickled `Opened`."""
         try:
             feed, share = self._open(order.decode())
-            answer = Opened(
-                feed.spec,
-                feed.counts_passes,
-                feed.has_passes,
-                feed.starts_again,
-                feed.num_batches(share),
-            )
+            answer = Opened(feed.outline(share))
         except errors.DtrainError as error:
             answer = Opened(status=error.exit_status, message=str(error))
         except Exception as error:

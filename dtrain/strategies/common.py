@@ -1,7 +1,6 @@
 """What a Trainer does the same way wherever its variables are."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -9,6 +8,7 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
+from dtrain.input.feed import Outline
 from dtrain.input.share import START, Place
 from dtrain.strategies import base, parts, pipelines
 from dtrain.strategies import tally as tally_lib
@@ -17,33 +17,13 @@ from dtrain.strategies.loop_size import LoopSize
 from dtrain.strategies.totals import Totals
 
 
-class Inputs(Protocol):
-    """What a Trainer knows of its training data.
-
-    Attributes:
-        spec: of a batch.
-        counts_passes: whether all pipelines together begin each pass once; else each
-            of them begins its own.
-        has_passes: whether passes can be counted.
-        starts_again: whether a pass that was interrupted is begun once more.
-        num_batches: about how many all pipelines have up to `--epochs`; `None` if
-            nobody knows.
-    """
-
-    spec: Any
-    counts_passes: bool
-    has_passes: bool
-    starts_again: bool
-    num_batches: int | None
-
-
 class CommonTrainer:
     """The part of the Trainer protocol that does not depend on the strategy.
 
     Args:
         experiment: what to train.
         config: without gaps.
-        inputs: the training data.
+        outline: of the training data.
         num_pipelines: how many read it together.
         model: with its variables where the strategy wants them.
         optimizer: built on the model's trainable variables.
@@ -56,7 +36,7 @@ class CommonTrainer:
         self,
         experiment: Experiment,
         config: RunConfig,
-        inputs: Inputs,
+        outline: Outline,
         num_pipelines: int,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
@@ -66,11 +46,11 @@ class CommonTrainer:
     ):
         self.global_step = 0
         self.is_over = False
-        self.batch_size = pipelines.batch_size(inputs.spec, config.batch_size)
+        self.batch_size = pipelines.batch_size(outline.spec, config.batch_size)
         sharing = self.replicas if self.is_synchronous else 1
         self._batches_per_step = sharing * config.accumulate_steps
         self.examples_per_step = self.batch_size * self._batches_per_step
-        self._inputs = inputs
+        self._outline = outline
         self._num_pipelines = num_pipelines
         self._may_end = config.epochs is not None
         self._epochs = config.epochs
@@ -85,7 +65,7 @@ class CommonTrainer:
         self._counter = counter
         self._keep_rate = parts.rate_keeper(optimizer)
         self._loop_size = LoopSize(config.steps_per_loop, num_calls)
-        self._objective = parts.make_objective(experiment, model, inputs.spec)
+        self._objective = parts.make_objective(experiment, model, outline.spec)
         self._objective.check_mean(self._batches_per_step)
         self.totals = Totals(self._objective, num_pipelines)
         self._accumulate_steps = config.accumulate_steps
@@ -108,16 +88,16 @@ class CommonTrainer:
 
     @property
     def passes(self) -> int | None:
-        if not self._inputs.has_passes:
+        if not self._outline.has_passes:
             return None
         begun = max(self._place.begun, 1)
         return begun if self._epochs is None else min(begun, self._epochs)
 
     @property
     def num_steps(self) -> int | None:
-        if self._inputs.num_batches is None:
+        if self._outline.num_batches is None:
             return None
-        return -(-self._inputs.num_batches // self._batches_per_step)
+        return -(-self._outline.num_batches // self._batches_per_step)
 
     def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         return self._evaluation.run(is_over)
@@ -139,7 +119,7 @@ class CommonTrainer:
     def _set_place(self, values: Sequence) -> None:
         """Goes on from a place in the data."""
         place = Place(*map(int, values))
-        if self._inputs.starts_again:
+        if self._outline.starts_again:
             place = place._replace(begun=place.complete)
         self._place = place
         self._begun = place.begun * self._counters()
@@ -190,4 +170,4 @@ class CommonTrainer:
 
     def _counters(self) -> int:
         """Returns how often a pass is counted."""
-        return 1 if self._inputs.counts_passes else self._num_pipelines
+        return 1 if self._outline.counts_passes else self._num_pipelines

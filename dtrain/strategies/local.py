@@ -40,12 +40,14 @@ class LocalTrainer(CommonTrainer):
         self._reading: Reading | None = None
 
         keras.utils.set_random_seed(config.seed)
-        model = parts.build_model(experiment, self._inputs.spec)
+        model = parts.build_model(experiment, self._inputs.outline.spec)
         optimizer = parts.make_optimizer(experiment, config)
         optimizer.build(model.trainable_variables)
         with tf.device("CPU:0"):  # where alone fetch-and-add is implemented
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-        super().__init__(experiment, config, self._inputs, 1, model, optimizer, counter)
+        super().__init__(
+            experiment, config, self._inputs.outline, 1, model, optimizer, counter
+        )
         self._packed: Callable | None = None
 
     def train(self, num_steps: int) -> None:
@@ -54,7 +56,7 @@ class LocalTrainer(CommonTrainer):
             if self._reading is None:
                 self._reading = self._inputs.open(self._place)
             if self._packed is None:  # here: Keras keeps what it needs by thread
-                self._packed = pipelines.trace(self._pack(), self._inputs.spec)
+                self._packed = pipelines.trace(self._pack(), self._inputs.outline.spec)
             steps = tf.constant(num_steps, tf.int64)
             totals = aside.call(self._packed, self._reading.iterator, steps)
         waited, begun, batches, updates = tally_lib.tail(totals.numpy())

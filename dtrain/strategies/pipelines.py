@@ -1,6 +1,7 @@
 """How steps take batches from the data that `input.feed` opens."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,12 +24,7 @@ class OwnInputs:
         batch_size: examples in a batch of arrays.
 
     Attributes:
-        spec: of a batch.
-        counts_passes: whether all processes together begin each pass once.
-        has_passes: whether passes can be counted.
-        starts_again: whether a pass that was interrupted is begun once more.
-        num_batches: about how many all processes have up to `--epochs`; `None` if
-            nobody knows.
+        outline: of the data of all processes.
 
     Raises:
         DtrainError: the function returned nothing that batches can be made of.
@@ -43,12 +39,11 @@ class OwnInputs:
         except Exception as error:
             text = errors.describe_with_traceback(error)
             raise errors.TrainingFailed(f"train_data failed: {text}") from error
-        self.spec = self._feed.spec
-        self.counts_passes = self._feed.counts_passes
-        self.has_passes = self._feed.has_passes
-        self.starts_again = self._feed.starts_again
-        own = self._feed.num_batches(share)
-        self.num_batches = None if own is None else own * share.num_pipelines
+        outline = self._feed.outline(share)
+        if outline.num_batches is not None:
+            count = outline.num_batches * share.num_pipelines
+            outline = dataclasses.replace(outline, num_batches=count)
+        self.outline = outline
         with tf.device("CPU:0"):
             self._examples = tf.Variable(0, dtype=tf.int64)
 

@@ -61,12 +61,12 @@ class PsTrainer(CommonTrainer):
         strategy = _connect(cluster)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
-        inputs = WorkerInputs(config, cluster, check)
+        self._inputs = WorkerInputs(config, cluster, check)
         keras.utils.set_random_seed(config.seed)
         placement = PlacementBySize(cluster.num_ps)
         with placement.scope(strategy):
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-            model = parts.build_model(experiment, inputs.spec)
+            model = parts.build_model(experiment, self._inputs.outline.spec)
             optimizer = parts.make_optimizer(experiment, config)
             optimizer.build(model.trainable_variables)
         self.description = placement.describe()
@@ -74,7 +74,7 @@ class PsTrainer(CommonTrainer):
         super().__init__(
             experiment,
             config,
-            inputs,
+            self._inputs.outline,
             cluster.num_workers,
             model,
             optimizer,

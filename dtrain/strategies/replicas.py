@@ -92,7 +92,7 @@ class ReplicatedTrainer(CommonTrainer):
         for device in group.devices:
             keras.utils.set_random_seed(config.seed)
             with tf.device(device):
-                model = parts.build_model(experiment, self._inputs.spec)
+                model = parts.build_model(experiment, self._inputs.outline.spec)
                 optimizer = parts.make_optimizer(experiment, config)
                 optimizer.build(model.trainable_variables)
             self._models.append(model)
@@ -102,7 +102,7 @@ class ReplicatedTrainer(CommonTrainer):
         super().__init__(
             experiment,
             config,
-            self._inputs,
+            self._inputs.outline,
             group.num_processes,
             self._models[0],
             self._optimizers[0],
@@ -226,7 +226,7 @@ class ReplicatedTrainer(CommonTrainer):
     def _traced(self) -> Callable:
         """Returns the packed steps, traced in this thread, by which Keras keeps."""
         if self._packed is None:
-            self._packed = pipelines.trace(self._pack(), self._inputs.spec)
+            self._packed = pipelines.trace(self._pack(), self._inputs.outline.spec)
         return self._packed
 
     def _pack(self) -> Callable:

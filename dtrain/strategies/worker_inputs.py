@@ -6,6 +6,7 @@ on a worker finds that worker's batches.
 """
 
 import concurrent.futures
+import dataclasses
 import pickle
 import re
 from collections.abc import Callable
@@ -49,11 +50,7 @@ class WorkerInputs:
         check: called while waiting; raises what should end the wait.
 
     Attributes:
-        spec: of a batch, of all workers.
-        counts_passes: whether all workers together begin each pass once.
-        has_passes: whether passes can be counted.
-        starts_again: whether a pass that was interrupted is begun once more.
-        num_batches: of all workers up to `--epochs`; `None` if nobody knows.
+        outline: of the data of all workers.
 
     Raises:
         DtrainError: a worker could not open its data, or gives other batches than the
@@ -77,14 +74,16 @@ class WorkerInputs:
             config = config.replace(train_steps=None)
         self._order = Order({name: getattr(config, name) for name in _FIELDS}, share)
         opened = self._open()
-        self.counts_passes = opened[0].counts_passes
-        self.has_passes = opened[0].has_passes
-        self.starts_again = opened[0].starts_again
-        known = [answer.num_batches for answer in opened]
-        self.num_batches = None if None in known else sum(known)
+        outlines = [answer.outline for answer in opened]
+        known = [outline.num_batches for outline in outlines]
+        count = None if None in known else sum(known)
         if config.data_sharding == "dynamic":  # each of them knows of all
-            self.num_batches = known[0]
-        self.spec = _common([answer.spec for answer in opened])
+            count = known[0]
+        self.outline = dataclasses.replace(
+            outlines[0],
+            spec=_common([outline.spec for outline in outlines]),
+            num_batches=count,
+        )
 
     def function(self, place: Place, taken: tf.Variable):
         """Returns a concrete function that opens the batches of the worker it runs on.
@@ -101,7 +100,7 @@ class WorkerInputs:
             own = taken.sparse_read(worker)
             answer = calls.call(START, tf.constant(order), own)
             parts = tf.strings.split(answer, " ")
-            spec = tf.TensorSpec([], tf.int64), self.spec
+            spec = tf.TensorSpec([], tf.int64), self.outline.spec
             # On the CPU of this worker: "CPU:0" alone would be the chief's.
             with answer.graph.colocate_with(answer.op, ignore_existing=True):
                 counter = _counter()

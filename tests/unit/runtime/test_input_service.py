@@ -5,6 +5,7 @@ import pickle
 import pytest
 import tensorflow as tf
 
+from dtrain.input.feed import Outline
 from dtrain.input.share import START, Place
 from dtrain.runtime.input_service import Opened, Order
 
@@ -21,5 +22,5 @@ def test_an_order_is_the_same_on_the_other_side(place):
 
 def test_what_a_worker_tells_travels():
     spec = {"a": tf.RaggedTensorSpec([None, None], tf.string)}, tf.TensorSpec([None])
-    opened = Opened(spec, num_batches=7)
+    opened = Opened(Outline(spec, False, True, False, 7))
     assert pickle.loads(pickle.dumps(opened)) == opened

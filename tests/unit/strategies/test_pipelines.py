@@ -107,9 +107,9 @@ def raise_at_once():
 
 def test_what_is_open_says_what_it_is():
     data = OwnInputs(lambda: numbers(5), Share(1, 2, epochs=3), 1)
-    assert data.spec == numbers(5).element_spec
-    assert data.has_passes
-    assert data.num_batches == 14  # about: seven of each of the two
+    assert data.outline.spec == numbers(5).element_spec
+    assert data.outline.has_passes
+    assert data.outline.num_batches == 14  # about: seven of each of the two
     first = next(data.open(Place(4, 1)).iterator)
     assert [int(first[0]), int(first[1][0][0])] == [1, 0]  # its third: a pass begins
 
