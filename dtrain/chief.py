@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+
+import keras
 
 from dtrain import errors, experiment, version
 from dtrain.cluster.spec import Cluster
@@ -11,12 +13,19 @@ from dtrain.console import Console
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight
 from dtrain.runtime.meeting import Meeting
+from dtrain.session import best as best_lib
+from dtrain.session.best import Best
 from dtrain.session.callbacks.base import Callback
+from dtrain.session.callbacks.best import BestKeeper
 from dtrain.session.callbacks.checkpoint import CheckpointSaver
 from dtrain.session.callbacks.evaluation import Evaluator
+from dtrain.session.callbacks.export import Exporter
 from dtrain.session.callbacks.nan import NanStopper
+from dtrain.session.callbacks.profiler import Profiler
 from dtrain.session.callbacks.progress import ProgressDisplay
+from dtrain.session.callbacks.stop import StopFile
 from dtrain.session.callbacks.summary import SummaryWriter
+from dtrain.session.callbacks.workers import WorkerLines
 from dtrain.session.session import Session
 from dtrain.strategies import mirrored
 from dtrain.strategies.base import Trainer
@@ -68,6 +77,8 @@ def lead(
         DtrainError: the run failed, or was interrupted.
     """
     what, config = experiment.build(function, config)
+    own_callbacks = _make_own(what)
+    best = _choose_best(what, config)
     os.makedirs(config.model_dir, exist_ok=True)
     with explained():
         if meeting is not None:
@@ -89,28 +100,71 @@ def lead(
 
             trainer = PsTrainer(what, config, cluster, look)
             _kept.append(trainer)
-        _show_banner(trainer, config, cluster, origin, console)
-        callbacks = [*_make_callbacks(config), *_check_callbacks(what.callbacks())]
+        if best is not None:
+            best.check(trainer.metric_names)
+        lines = _describe_cluster(trainer, cluster, origin)
+        _show_banner(trainer, config, lines, console)
+        callbacks = [*_make_callbacks(config, best, lines), *own_callbacks]
         result = Session(trainer, config, callbacks, console, signals).run()
-    console.line(
-        f"Done: global step {result['global_step']}. "
-        f"tensorboard --logdir={config.model_dir}"
-    )
+    _show_result(result, config, console)
     return result
 
 
-def _make_callbacks(config: RunConfig) -> list[Callback]:
-    """Returns the chief's own callbacks. Order matters: save, then evaluate."""
-    return [
+def _make_callbacks(
+    config: RunConfig, best: Best | None, cluster: Sequence[str]
+) -> list[Callback]:
+    """Returns the chief's own callbacks.
+
+    Order matters: a loss that is no number comes before all else; then saving, then
+    evaluating, then what depends on that.
+    """
+    callbacks: list[Callback] = [
         NanStopper(),
         ProgressDisplay(config.log_every),
-        SummaryWriter(config.model_dir, config.summary_every),
-        CheckpointSaver(config.checkpoint_every, config.checkpoint_secs),
-        Evaluator(config.eval_every),
+        SummaryWriter(config.model_dir, config.summary_every, cluster),
+        StopFile(config.model_dir),
     ]
+    if config.log_workers:
+        callbacks.append(WorkerLines(config.log_every))
+    if config.profile_steps is not None:
+        callbacks.append(Profiler(config.model_dir, *config.profiled_steps()))
+    callbacks.append(CheckpointSaver(config.checkpoint_every, config.checkpoint_secs))
+    if best is not None:
+        callbacks.append(BestKeeper(best, config.early_stop_patience))
+    callbacks.append(Evaluator(config.eval_every))
+    if config.export_dir is not None:
+        callbacks.append(Exporter(config.export_dir))
+    return callbacks
 
 
-def _check_callbacks(callbacks: list) -> list[Callback]:
+def _choose_best(what: experiment.Experiment, config: RunConfig) -> Best | None:
+    """Returns what keeps the best checkpoint; `None` if nobody here does."""
+    metric = best_lib.wanted(config)
+    if metric is None:
+        return None
+    if what.eval_data is None:
+        raise errors.UsageError(
+            f"--best_metric={metric} needs evaluations, but experiment "
+            f"{config.experiment} has no eval_data. Add it, or leave the flag out."
+        )
+    best = Best(config.model_dir, metric)
+    return None if config.evaluator else best  # an evaluator keeps it
+
+
+def _make_own(what: experiment.Experiment) -> list[Callback]:
+    """Returns the experiment's callbacks.
+
+    Raises:
+        UsageError: its function raises, or returns something else.
+    """
+    try:
+        callbacks = list(what.callbacks())
+    except errors.DtrainError:
+        raise
+    except Exception as error:
+        raise errors.UsageError(
+            f"Experiment(callbacks=...) failed: {errors.describe_with_traceback(error)}"
+        ) from error
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise errors.UsageError(
@@ -120,12 +174,22 @@ def _check_callbacks(callbacks: list) -> list[Callback]:
     return callbacks
 
 
+def _describe_cluster(
+    trainer: Trainer, cluster: Cluster | None, origin: str | None
+) -> list[str]:
+    """Returns lines on who takes part, and who does what."""
+    lines = []
+    if cluster is not None:
+        if origin is not None:
+            lines.append(f"the cluster is described by {origin}")
+        for task in cluster.tasks():
+            own = " (this process)" * (task == cluster.chief)
+            lines.append(f"{task} on {cluster.address(task)}{own}")
+    return [*lines, *trainer.description]
+
+
 def _show_banner(
-    trainer: Trainer,
-    config: RunConfig,
-    cluster: Cluster | None,
-    origin: str | None,
-    console: Console,
+    trainer: Trainer, config: RunConfig, cluster: Sequence[str], console: Console
 ) -> None:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(package)}"
@@ -138,15 +202,55 @@ def _show_banner(
         extent = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
         if trainer.num_steps is not None:
             extent += f" of {trainer.num_steps} steps in all"
+    precision = f", {config.mixed_precision}" if config.mixed_precision else ""
     console.line(
         f"  {name}, --strategy={config.strategy}: {extent}, "
         f"{trainer.examples_per_step} examples each"
     )
-    if cluster is not None:
-        if origin is not None:
-            console.line(f"  the cluster is described by {origin}")
-        for task in cluster.tasks():
-            console.line(f"  {task} on {cluster.address(task)}")
-    for line in trainer.description:
+    model = trainer.checkpoint.model
+    console.line(
+        f"  {type(model).__name__} of {model.count_params():,} parameters{precision}; "
+        f"{type(trainer.checkpoint.optimizer).__name__}, learning rate "
+        f"{trainer.learning_rate():g}{_name_schedule(trainer)}"
+    )
+    for line in (*cluster, f"model_dir {config.model_dir}"):
         console.line(f"  {line}")
-    console.line(f"  model_dir {config.model_dir}")
+
+
+def _name_schedule(trainer: Trainer) -> str:
+    schedule = trainer.checkpoint.optimizer._learning_rate
+    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return ""
+    return f" at step {trainer.global_step} ({type(schedule).__name__})"
+
+
+def _show_result(result: dict, config: RunConfig, console: Console) -> None:
+    """Says how it went, where everything is, and what to do next."""
+    why = f", stopped: {result['stopped']}" if result["stopped"] else ""
+    console.line(f"Done: global step {result['global_step']}{why}.")
+    if result["steps_per_second"] is not None:
+        console.line(
+            f"  {result['train_seconds']:.1f} s of training: "
+            f"{result['steps_per_second']:.1f} steps/s, "
+            f"{result['examples_per_second']:,.0f} examples/s"
+        )
+    if result["eval"] is not None:
+        measured = (
+            f"{k} {v:.4f}" for k, v in result["eval"].items() if k != "examples"
+        )
+        console.line(f"  evaluation: {'  '.join(measured)}")
+    if result.get("best"):
+        best = result["best"]
+        console.line(
+            f"  best {best['metric']} {best['value']:.4f}, at step "
+            f"{best['global_step']}: {best['checkpoint']}"
+        )
+    if result.get("skipped_updates"):
+        console.line(
+            f"  {result['skipped_updates']} updates were left out, because their "
+            "gradients were no numbers in float16"
+        )
+    console.line(f"  checkpoint: {result['checkpoint']}")
+    for path in result.get("export", ()):
+        console.line(f"  exported: {path}")
+    console.line(f"  tensorboard --logdir={config.model_dir}")

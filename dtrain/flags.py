@@ -16,6 +16,9 @@ from dtrain.config import (
     CLUSTER_SOURCES,
     DATA_SHARDINGS,
     GRADIENT_DTYPES,
+    MODES,
+    PRECISIONS,
+    SCHEDULES,
     STRATEGIES,
     RunConfig,
 )
@@ -24,9 +27,14 @@ from dtrain.config import (
 FLAGS = flags.FlagValues()
 
 _STRING, _INT, _FLOAT = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
+_BOOL = flags.DEFINE_boolean
 
 # name: (define, help). The defaults are RunConfig's.
 _TABLE = {
+    "mode": (
+        _STRING,
+        f"What to do: {', '.join(MODES)}. The last two need only --model_dir.",
+    ),
     "strategy": (_STRING, f"How to train: {', '.join(STRATEGIES)}."),
     "experiment": (
         _STRING,
@@ -58,6 +66,24 @@ _TABLE = {
         "Learning rate in place of the experiment's; of a schedule that does not "
         "start from it, too.",
     ),
+    "learning_rate_schedule": (
+        _STRING,
+        f"How the rate falls: {', '.join(SCHEDULES)} (default: the experiment's own).",
+    ),
+    "warmup_steps": (_INT, "Steps in which the rate rises from 0, before all else."),
+    "decay_steps": (
+        _INT,
+        "Steps after warm-up in which the rate falls to 0 (cosine), or by --decay_rate "
+        "(exponential; default: up to --train_steps).",
+    ),
+    "decay_rate": (_FLOAT, "What the rate is multiplied by (exponential, piecewise)."),
+    "decay_boundaries": (_STRING, "Steps, with commas, at which it is (piecewise)."),
+    "clip_norm": (_FLOAT, "Norm to which the whole gradient is clipped."),
+    "weight_decay": (_FLOAT, "Weight decay, in place of the optimizer's own."),
+    "mixed_precision": (
+        _STRING,
+        f"What the model computes in, with float32 weights: {', '.join(PRECISIONS)}.",
+    ),
     "accumulate_steps": (_INT, "Micro-batches a replica before one update."),
     "gradient_dtype": (
         _STRING,
@@ -74,6 +100,22 @@ _TABLE = {
         _INT,
         "Steps packed in one call of a worker (default: chosen by measuring).",
     ),
+    "init_checkpoint": (
+        _STRING,
+        "Weights to start from, by name and shape: a checkpoint, a model directory, or "
+        "a .keras file.",
+    ),
+    "evaluator": (_BOOL, "Give a local cluster a task that evaluates checkpoints."),
+    "best_metric": (
+        _STRING,
+        "Metric by which the best checkpoint is kept, in best/; min: or max: may stand "
+        "before it.",
+    ),
+    "early_stop_patience": (
+        _INT,
+        "Evaluations without a better --best_metric (default: loss) after which "
+        "training stops; 0: never.",
+    ),
     "eval_every": (_INT, "Steps between evaluations; 0: only at the end."),
     "checkpoint_every": (_INT, "Steps between checkpoints; 0: only at the end."),
     "checkpoint_secs": (
@@ -81,8 +123,22 @@ _TABLE = {
         "Seconds after which a checkpoint is due in any case; 0: never.",
     ),
     "keep_checkpoints": (_INT, "How many checkpoints stay."),
+    "keep_checkpoint_every_hours": (
+        _FLOAT,
+        "Hours after which one more checkpoint stays for ever; 0: none does.",
+    ),
+    "export_dir": (
+        _STRING,
+        "Where a SavedModel and a .keras file go at the end (default of --mode=export: "
+        "export/ in the model directory).",
+    ),
     "summary_every": (_INT, "Steps between summaries; 0: none but evaluations."),
     "log_every": (_INT, "Steps between lines of progress; 0: none."),
+    "log_workers": (_BOOL, "A line for each worker's own steps, too."),
+    "profile_steps": (
+        _STRING,
+        "Global steps A,B: a profile of what every task does between them.",
+    ),
     "result_file": (_STRING, "Where the chief writes the result, as JSON."),
     "num_workers": (_INT, "Workers of a local cluster."),
     "num_ps": (_INT, "Parameter servers of a local cluster."),
@@ -93,7 +149,7 @@ _TABLE = {
     "ps_hosts": (_STRING, "host:port of every ps, comma-separated."),
     "worker_hosts": (_STRING, "host:port of every worker, comma-separated."),
     "chief_host": (_STRING, "host:port of the chief (default: worker 0 is it)."),
-    "job_name": (_STRING, "This task's job: chief, worker or ps."),
+    "job_name": (_STRING, "This task's job: chief, worker, ps or evaluator."),
     "task_index": (_INT, "This task's index in its job."),
     "startup_timeout": (_FLOAT, "Seconds to wait for the other tasks to appear."),
 }

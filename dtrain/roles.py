@@ -19,7 +19,7 @@ from dtrain.cluster import sources
 from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import gpus, local, model_dir, ports
+from dtrain.launch import gpus, local, model_dir, ports, record
 from dtrain.launch.beside import ServerBeside
 from dtrain.launch.signals import Signals
 from dtrain.runtime import environment
@@ -100,9 +100,10 @@ def serve(
         cluster.rank_on_host(task), os.environ
     )
     environment.prepare(cluster)
-    from dtrain.runtime import input_service, server
+    from dtrain.runtime import input_service, profiling, server
 
     def prepare() -> None:
+        profiling.answer()
         if task.type == "worker":
             input_service.InputService(function, config, task.index, console)
 
@@ -150,6 +151,9 @@ def lead(
             else:
                 _check_port(cluster, cluster.chief)
             ending.servers = cluster  # proven: nobody else is their chief
+        os.makedirs(config.model_dir, exist_ok=True)
+        record.begin(config.model_dir, config)
+        ending.model_dir = config.model_dir
         function = function or experiment.find(config.experiment)
         check = beside.check if beside is not None else lambda: None
         # A local cluster is described by its launcher, which has said so.
@@ -162,6 +166,37 @@ def lead(
             _write_result(result, config.result_file)
         ending.status = 0
     return result
+
+
+def assess(
+    function: ExperimentFunction | None,
+    config: RunConfig,
+    console: Console,
+    signals: Signals,
+) -> dict:
+    """Evaluates or exports a checkpoint, as `--mode` says; returns the result."""
+    environment.prepare(None)
+    from dtrain import evaluator
+
+    function = function or experiment.find(config.experiment)
+    result = evaluator.assess(function, config, console, signals)
+    if config.result_file:
+        _write_result(result, config.result_file)
+    return result
+
+
+def watch(
+    function: ExperimentFunction | None,
+    config: RunConfig,
+    console: Console,
+    signals: Signals,
+) -> int:
+    """Evaluates each new checkpoint; returns the exit status of the training."""
+    environment.prepare(None)
+    from dtrain import evaluator
+
+    function = function or experiment.find(config.experiment)
+    return evaluator.watch(function, config, console, signals)
 
 
 def follow(
@@ -215,12 +250,14 @@ class _Ending:
         servers: the cluster whose servers this task is the chief of; `None` if there
             is none, or as long as it is not sure.
         meeting: the tasks of a synchronous run, once they have met.
+        model_dir: of the run that this task is the chief of.
     """
 
     def __init__(self, console: Console, signals: Signals):
         self.status = errors.TrainingFailed.exit_status
         self.servers: Cluster | None = None
         self.meeting: Meeting | None = None
+        self.model_dir: str | None = None
         self._console = console
         self._signals = signals
 
@@ -240,6 +277,11 @@ class _Ending:
         if isinstance(error, errors.DtrainError):
             self.status = error.exit_status
         self._signals.at_once = False
+        try:
+            if self.model_dir is not None:
+                record.end(self.model_dir, self.status)
+        except OSError as another:  # a full disk must not keep the others waiting
+            self._console.log(f"run.json could not be written: {another}.")
         try:
             if self.servers is not None:
                 _part(self.servers, self.status, self._console)

@@ -11,7 +11,7 @@ from dtrain.cluster import sources
 from dtrain.cluster.spec import Task
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import gpus, model_dir
+from dtrain.launch import gpus, model_dir, record
 from dtrain.launch.signals import Signals
 
 
@@ -23,7 +23,9 @@ class _Role(enum.Enum):
     CHIEF = "decides, reports and saves"
     SERVER = "a ps or worker that a chief drives"
     WORKER = "trains in step with a chief"
-    UNNEEDED = "a ps of a strategy without ps"
+    EVALUATOR = "evaluates each new checkpoint"
+    ASSESSOR = "evaluates or exports one checkpoint"
+    UNNEEDED = "a task that has nothing to do"
 
 
 def train(
@@ -40,21 +42,27 @@ def train(
         config: the options of the run.
 
     Returns:
-        What the result file would hold; `None` on a task that is not the chief.
+        What the result file would hold; `None` on a task that is not the chief, and
+        from an evaluator.
 
     Raises:
         DtrainError: the run failed; its kind says how.
     """
     name = getattr(function, "__name__", "experiment").strip("<>")
     config = (config or RunConfig()).replace(experiment=name)
-    config = _check_result_file(_with_model_dir(config))
-    source, role = _find_source(config)
+    source, role, config = _find_source(config)
+    config = _check_outputs(_with_model_dir(config, role))
     console = console_lib.plain()
     if role in (_Role.SERVER, _Role.WORKER, _Role.UNNEEDED):
         status = _support(role, function, config, source, console)
         if status:
             raise errors.from_status(status, f"The chief ended with status {status}.")
         return None
+    if role in (_Role.EVALUATOR, _Role.ASSESSOR):
+        # What is given here is given: the function stands for its name.
+        config = record.complete(config).replace(experiment=name)
+        with Signals(at_once=True) as signals:
+            return _look(role, function, config, console, signals)
     owner = model_dir.Owner(config.model_dir)
     try:
         if role is _Role.LAUNCHER:
@@ -74,15 +82,17 @@ def run_command(config: RunConfig, is_child: bool) -> int:
     """
     console = console_lib.plain()
     try:
-        source, role = _find_source(config)
+        source, role, config = _find_source(config)
         if role in (_Role.SERVER, _Role.WORKER, _Role.UNNEEDED):
             # A child's output is in a log already; one line needs none.
             if not is_child and role is not _Role.UNNEEDED:
                 folder = os.path.abspath(config.model_dir or model_dir.FOR_SERVERS)
                 console = console_lib.redirect(model_dir.log_path(folder, source.task))
             return _support(role, None, config, source, console)
+        config = _check_outputs(_with_model_dir(config, role))
+        if role in (_Role.EVALUATOR, _Role.ASSESSOR):
+            return _look_as_command(role, config, is_child)
         experiment.check_name(config.experiment)
-        config = _check_result_file(_with_model_dir(config))
         # The launcher of a local cluster holds the directory for its chief.
         owner = None if is_child else model_dir.Owner(config.model_dir)
         if role is _Role.LAUNCHER:
@@ -110,38 +120,34 @@ def run_command(config: RunConfig, is_child: bool) -> int:
         return errors.TrainingFailed.exit_status
 
 
-def _find_source(config: RunConfig) -> tuple[sources.Source, _Role]:
-    """Returns who describes the cluster, and what this process is in it.
+def _find_source(config: RunConfig) -> tuple[sources.Source, _Role, RunConfig]:
+    """Returns who describes the cluster, what this process is in it, and its config.
 
     Raises:
         UsageError: the strategy or other options do not fit the cluster.
     """
     source = sources.find(config, os.environ)
     cluster, task = source.cluster, source.task
+    if task is not None and task.type == "evaluator":
+        return source, _Role.EVALUATOR, config
     if cluster is not None:
-        if task.type == "evaluator":
-            raise errors.UsageError(
-                "This task is an evaluator, which this version does not have: the "
-                "chief evaluates. Leave the evaluator's command out."
-            )
+        if cluster.addresses("evaluator"):
+            config = config.replace(evaluator=True)
         cluster.check_strategy(config.strategy)
         cluster = cluster.without("evaluator")
         if roles.meets(config):
             cluster = cluster.without("ps")
         source = dataclasses.replace(source, cluster=cluster)
     role = _choose_role(source, config)
-    unused = ("num_workers", "num_ps")
-    where = "this run is described" if cluster else "this run is one process"
-    if role is _Role.LAUNCHER:
-        unused = ("num_ps",) if roles.meets(config) else ()
-        where = f"--strategy={config.strategy} has no ps"
-    for name in unused:
-        value = getattr(config, name)
-        if value != getattr(RunConfig, name):
-            raise errors.UsageError(
-                f"--{name}={value} is the size of a local cluster, but {where}. "
-                f"Leave --{name} out."
-            )
+    if config.mode != "train":
+        return source, _choose_assessor(role), config
+    _check_size(role, source, config)
+    if role is _Role.ALONE and config.evaluator:
+        raise errors.UsageError(
+            f"--evaluator is a task of a cluster, but --strategy={config.strategy} is "
+            "one process. Start a second command beside it: --job_name=evaluator "
+            "--model_dir=..., the same directory."
+        )
     if (
         roles.meets(config)
         and (config.devices_per_task or 1) > 1
@@ -152,7 +158,7 @@ def _find_source(config: RunConfig) -> tuple[sources.Source, _Role]:
             "there are none here: on CPUs a process of --strategy=sync is one replica. "
             "Start more workers, or use --strategy=mirrored on a single machine."
         )
-    return source, role
+    return source, role, config
 
 
 def _choose_role(source: sources.Source, config: RunConfig) -> _Role:
@@ -166,7 +172,68 @@ def _choose_role(source: sources.Source, config: RunConfig) -> _Role:
     return _Role.UNNEEDED if source.task.type == "ps" else _Role.WORKER
 
 
-def _with_model_dir(config: RunConfig) -> RunConfig:
+def _choose_assessor(role: _Role) -> _Role:
+    """Returns what a process of this role does where nobody trains: one assesses."""
+    leads = role in (_Role.ALONE, _Role.LAUNCHER, _Role.CHIEF)
+    return _Role.ASSESSOR if leads else _Role.UNNEEDED
+
+
+def _check_size(role: _Role, source: sources.Source, config: RunConfig) -> None:
+    """Refuses sizes of a local cluster where there is none."""
+    unused = ("num_workers", "num_ps")
+    where = "this run is described" if source.cluster else "this run is one process"
+    if role is _Role.LAUNCHER:
+        unused = ("num_ps",) if roles.meets(config) else ()
+        where = f"--strategy={config.strategy} has no ps"
+    for name in unused:
+        value = getattr(config, name)
+        if value != getattr(RunConfig, name):
+            raise errors.UsageError(
+                f"--{name}={value} is the size of a local cluster, but {where}. "
+                f"Leave --{name} out."
+            )
+
+
+def _look(
+    role: _Role,
+    function: roles.ExperimentFunction | None,
+    config: RunConfig,
+    console: Console,
+    signals: Signals,
+) -> dict | None:
+    """Evaluates or exports; returns the result, which a watching evaluator has not."""
+    if role is _Role.ASSESSOR:
+        return roles.assess(function, config, console, signals)
+    owner = model_dir.Owner(config.model_dir, model_dir.EVALUATOR_FILE)
+    try:
+        status = roles.watch(function, config, console, signals)
+    finally:
+        owner.release()
+    if status:
+        raise errors.from_status(status, f"Training ended with status {status}.")
+    return None
+
+
+def _look_as_command(role: _Role, config: RunConfig, is_child: bool) -> int:
+    """The same as a command; returns its exit status."""
+    config = record.complete(config)
+    experiment.check_name(config.experiment)
+    console = console_lib.plain()
+    if not is_child:
+        name = Task("evaluator") if role is _Role.EVALUATOR else Task("chief")
+        console = console_lib.redirect(model_dir.log_path(config.model_dir, name))
+    with Signals(at_once=True) as signals:
+        _look(role, None, config, console, signals)
+    return 0
+
+
+def _with_model_dir(config: RunConfig, role: _Role) -> RunConfig:
+    if role in (_Role.EVALUATOR, _Role.ASSESSOR) and config.model_dir is None:
+        what = "an evaluator" if role is _Role.EVALUATOR else f"--mode={config.mode}"
+        raise errors.UsageError(
+            f"{what} needs --model_dir: whose checkpoints to look at. Give the "
+            "directory of the run."
+        )
     path = config.model_dir or model_dir.default(
         experiment.display_name(config.experiment)
     )
@@ -176,8 +243,18 @@ def _with_model_dir(config: RunConfig) -> RunConfig:
     return config.replace(model_dir=path)
 
 
-def _check_result_file(config: RunConfig) -> RunConfig:
-    """Finds out before training, not after, that the result cannot be written."""
+def _check_outputs(config: RunConfig) -> RunConfig:
+    """Finds out before training, not after, that results cannot be written."""
+    if config.export_dir is not None:
+        path = os.path.abspath(config.export_dir)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise errors.UsageError(
+                f"--export_dir={path} cannot be made: {error.strerror}. Give a "
+                "directory that can be written to."
+            ) from error
+        config = config.replace(export_dir=path)
     if config.result_file is None:
         return config
     path = os.path.abspath(config.result_file)
@@ -198,7 +275,10 @@ def _support(
 ) -> int:
     """Does the work of a task that is not the chief; returns its exit status."""
     if role is _Role.UNNEEDED:
-        console.line(f"{source.task}: --strategy={config.strategy} needs no ps.")
+        why = f"--strategy={config.strategy} needs no ps"
+        if config.mode != "train":
+            why = f"--mode={config.mode} is the work of one task, the chief"
+        console.line(f"{source.task}: {why}.")
         return 0
     if role is _Role.SERVER:
         return roles.serve(function, config, source, console)

@@ -125,13 +125,15 @@ class Lab:
 
     @staticmethod
     def events(folder: Path) -> dict[str, dict[int, float]]:
-        """Returns tag -> step -> value over all event files of a folder."""
+        """Returns tag -> step -> value of the scalars in a folder's event files."""
         import tensorflow as tf  # only those who read events wait for it
 
         tags: dict[str, dict[int, float]] = {}
         for path in folder.glob("events.*"):
             for event in tf.compat.v1.train.summary_iterator(str(path)):
                 for value in event.summary.value:
+                    if value.metadata.plugin_data.plugin_name != "scalars":
+                        continue
                     number = float(tf.make_ndarray(value.tensor))
                     tags.setdefault(value.tag, {})[event.step] = number
         return {tag: dict(sorted(found.items())) for tag, found in tags.items()}

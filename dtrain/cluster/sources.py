@@ -44,7 +44,8 @@ class Source:
 
     Attributes:
         name: "flags", "env", "tf_config" or "local".
-        cluster: The described cluster; `None` for "local".
+        cluster: The described cluster; `None` for "local", and for an evaluator that
+            knows none.
         task: Which of its tasks this process is; `None` for "local".
         notices: Sentences that the user should see.
     """
@@ -153,6 +154,9 @@ def _read_hosts(
         for job in _HOST_LISTS
         if values[job] is not None
     }
+    evaluator = Task("evaluator") if values["type"] == "evaluator" else None
+    if not jobs and evaluator is not None:  # which needs a model directory, no hosts
+        return Source(source, None, evaluator)
     if not jobs:
         given = names["type" if values["type"] is not None else "index"]
         raise errors.UsageError(
@@ -167,6 +171,8 @@ def _read_hosts(
         raise errors.UsageError(f"{lists}: {error}") from error
     if values["type"] is None:
         return Source(source, cluster)
+    if evaluator is not None:
+        return Source(source, cluster, evaluator)
     task = cluster.find_task(
         values["type"], values["index"], names["type"], names["index"]
     )
@@ -196,7 +202,7 @@ def _split_hosts(hosts: str, name: str) -> list[str]:
 def _check_agreement(first: Source, other: Source) -> None:
     ours, theirs = _TITLES[first.name], _TITLES[other.name]
     differences = []
-    for job in JOBS:
+    for job in JOBS if None not in (first.cluster, other.cluster) else ():
         here, there = first.cluster.addresses(job), other.cluster.addresses(job)
         if here != there:
             differences.append(

@@ -17,7 +17,7 @@ from dtrain.cluster import tf_config
 from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import gpus, ports
+from dtrain.launch import gpus, ports, record
 from dtrain.launch.child import Child
 from dtrain.launch.signals import Signals
 
@@ -32,6 +32,9 @@ _TELL_SECONDS = 8.0  # for the chief to tell all servers, when one has left
 # that cannot serve; with the others one that its chief told to leave.
 _STATUSES = (0, 2, 3, 4, 129, 130, 143)
 _TOLD = tuple(status for status in _STATUSES if status != 3)
+
+
+_EVALUATOR = Task("evaluator")
 
 
 class _PortLost(Exception):
@@ -70,9 +73,10 @@ def run(config: RunConfig, environ: Mapping[str, str], console: Console) -> int:
 
 def sizes(config: RunConfig) -> dict[str, int]:
     """Returns how many tasks of each job a local cluster has."""
+    tasks = {"chief": 1, "worker": config.num_workers, "ps": config.num_ps}
     if config.strategy == "sync":
-        return {"worker": config.num_workers}
-    return {"chief": 1, "worker": config.num_workers, "ps": config.num_ps}
+        tasks = {"worker": config.num_workers}
+    return tasks | ({"evaluator": 1} if config.evaluator else {})
 
 
 def describe(config: RunConfig) -> str:
@@ -111,6 +115,8 @@ class _Launcher:
         self._is_stopping = False  # from here on tasks end because they are made to
 
     def run(self) -> int:
+        # What an earlier run has noted would send an evaluator home.
+        record.begin(self._config.model_dir, self._config)
         for task in self._cluster.tasks():
             self._start(task)
         self._write_tasks()
@@ -126,7 +132,25 @@ class _Launcher:
                 self._give_up(lost, chief)
             time.sleep(_POLL_SECONDS)
         self._update_states()
+        self._wait_for_evaluator(chief)
         return self._end(chief)
+
+    def _wait_for_evaluator(self, chief: Child) -> None:
+        """Lets it evaluate the last checkpoint, if all went well.
+
+        Raises:
+            TaskUnavailable: it has failed.
+        """
+        status = chief.process.returncode
+        # A chief that was killed could not note that the run is over.
+        record.end(self._config.model_dir, status if status >= 0 else 128 - status)
+        evaluator = self._children.get(_EVALUATOR)
+        asked = False
+        while evaluator is not None and not evaluator.wait(_POLL_SECONDS):
+            if self._signals.received and not asked:
+                evaluator.process.send_signal(self._signals.received[0])
+                asked = True
+        self._update_states()
 
     def stop(self) -> None:
         """Ends every task that is still there: first by waiting, then by force."""
@@ -168,11 +192,17 @@ class _Launcher:
             status = child.process.poll()
             if child.state in ("exited", "failed"):
                 continue
+            if task == _EVALUATOR and child.state == "starting":
+                child.was_running, child.state = True, "running"  # it listens nowhere
             if status is not None:
                 told = status in _TOLD or status == ended_with
                 told = told and task != self._cluster.chief
                 well = told or status == 0 or self._is_stopping
                 child.state = "exited" if well else "failed"
+                if task == _EVALUATOR and status not in (0, ended_with):
+                    self._console.error(
+                        f"{child.describe_end()}\nTraining goes on without evaluator."
+                    )
             elif child.state == "starting":
                 _, port = split_address(child.address)
                 if ports.listens(child.process.pid, port):
@@ -201,7 +231,7 @@ class _Launcher:
             _PortLost: a task died because its port went to another program.
         """
         for task, child in self._children.items():
-            if child.process.poll() is None:
+            if child.process.poll() is None or task == _EVALUATOR:
                 continue
             _, port = split_address(child.address)
             if not child.was_running and ports.holder(port):
@@ -235,7 +265,22 @@ class _Launcher:
         if lost is not None and lost.process.returncode not in _STATUSES:
             self._console.error(lost.describe_end())
             raise errors.TaskUnavailable(self._how_to_resume(lost))
+        evaluator = self._children.get(_EVALUATOR)
+        if chief.process.returncode == 0 and evaluator is not None:
+            return max(0, evaluator.process.returncode) or self._show_best()
         return chief.process.returncode
+
+    def _show_best(self) -> int:
+        """Tells what the evaluator has found; returns 0: all went well."""
+        path = os.path.join(self._config.model_dir, "best", "best.json")
+        if os.path.exists(path):
+            with open(path) as file:
+                best = json.load(file)
+            self._console.line(
+                f"  evaluator: best {best['metric']} {best['value']:.4f}, at step "
+                f"{best['global_step']}: {best['checkpoint']}"
+            )
+        return 0
 
     def _how_to_resume(self, lost: Child) -> str:
         folder = self._config.model_dir

@@ -13,6 +13,7 @@ from dtrain.cluster.spec import Task
 # Where a server's log goes if no model directory is given.
 FOR_SERVERS = os.path.join("runs", "servers")
 _OWNER_FILE = "owner.lock"
+EVALUATOR_FILE = "evaluator.lock"
 
 
 def default(experiment: str, now: datetime.datetime | None = None) -> str:
@@ -52,15 +53,16 @@ class Owner:
 
     Args:
         model_dir: made if it is not there.
+        file_name: of the lock: who trains has one, who evaluates another.
 
     Raises:
         UsageError: a live run uses it, or it cannot be made.
     """
 
-    def __init__(self, model_dir: str):
+    def __init__(self, model_dir: str, file_name: str = _OWNER_FILE):
         try:
             os.makedirs(model_dir, exist_ok=True)
-            self._file = open(os.path.join(model_dir, _OWNER_FILE), "a+")
+            self._file = open(os.path.join(model_dir, file_name), "a+")
         except OSError as error:
             raise errors.UsageError(
                 f"--model_dir={model_dir} cannot be used: {error.strerror}. Give a "

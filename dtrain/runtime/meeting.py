@@ -46,6 +46,7 @@ class Meeting:
     Attributes:
         group: the replicas of all tasks; the chief is process 0.
         is_chief: whether this task is.
+        tasks: all of them, by process.
 
     Raises:
         TaskUnavailable: somebody did not come.
@@ -59,7 +60,7 @@ class Meeting:
         console: Console,
         signals: Signals,
     ):
-        tasks = cluster.tasks()
+        self.tasks = tasks = cluster.tasks()
         self.is_chief = task == cluster.chief
         self._task = task
         self._cluster = cluster

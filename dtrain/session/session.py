@@ -3,20 +3,22 @@
 Heir of `MonitoredTrainingSession`. It knows a `Trainer`, never a strategy.
 """
 
-import glob
 import importlib.metadata
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from dtrain import errors, experiment, version
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.launch.signals import Signals
+from dtrain.session import weights
 from dtrain.session.callbacks.base import Callback
+from dtrain.session.checkpoints import Checkpoints
 from dtrain.session.stopwatch import Stopwatch
 from dtrain.strategies.base import Trainer
 from dtrain.strategies.totals import Window
@@ -41,6 +43,8 @@ class Session:
         last_loss: mean loss of the packed call that finished last.
         results: the last evaluation's; `None` before the first.
         checkpoint: path of the last checkpoint; `None` before the first.
+        stopped: why training has ended before its last step; `None` if it has not.
+        extras: what callbacks add to the result file, by key.
     """
 
     def __init__(
@@ -64,11 +68,15 @@ class Session:
         self._callbacks = callbacks
         self._signals = signals
         self._stopwatch = Stopwatch(now)
-        self._manager = tf.train.CheckpointManager(
-            trainer.checkpoint,
+        self.stopped: str | None = None
+        self.extras: dict[str, Any] = {}
+        self._checkpoints = Checkpoints(
             config.model_dir,
-            max_to_keep=config.keep_checkpoints,
-            checkpoint_name="ckpt",
+            trainer.checkpoint,
+            trainer.checkpoint_options,
+            config.keep_checkpoints,
+            config.keep_checkpoint_every_hours,
+            console,
         )
         self.checkpoint = self._restore()
         self._first_step = self.step
@@ -79,9 +87,22 @@ class Session:
     def step(self) -> int:
         return self.trainer.global_step
 
+    @property
+    def model(self) -> keras.Model:
+        """The model that is trained; its variables may be far away."""
+        return self.trainer.checkpoint.model
+
     def window(self) -> Window:
         """Returns a view of loss and metrics from here on, for one callback."""
         return self.trainer.totals.window()
+
+    def request_stop(self, reason: str) -> None:
+        """Ends training well after this loop: it is saved, evaluated and exported.
+
+        Args:
+            reason: for people.
+        """
+        self.stopped = reason
 
     def run(self) -> dict:
         """Trains up to the last step; returns what the result file holds.
@@ -119,6 +140,8 @@ class Session:
             self._end_loop()
 
     def _is_going(self) -> bool:
+        if self.stopped is not None:
+            return False
         if self._has_epochs:
             return not self.trainer.is_over
         return self._asked < self.last_step
@@ -128,13 +151,19 @@ class Session:
         self.last_loss = self.trainer.totals.last_loss
         self._call("on_loop")
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether there is a checkpoint of this very step."""
+        return self.checkpoint is not None and self.checkpoint.endswith(
+            f"ckpt-{self.step}"
+        )
+
     def save(self) -> str:
         """Writes a checkpoint of this step; needs quiet. Returns its path."""
+        self._call("before_save")
         with self._stopwatch.paused():
             self.trainer.before_save()
-            self.checkpoint = self._manager.save(
-                checkpoint_number=self.step, options=self.trainer.checkpoint_options
-            )
+            self.checkpoint = self._checkpoints.save(self.step)
         self._call("on_save", self.checkpoint)
         return self.checkpoint
 
@@ -166,7 +195,7 @@ class Session:
 
     def _interrupt(self) -> None:
         error = errors.Interrupted(self._signals.received[0])
-        if self.checkpoint is None or not self.checkpoint.endswith(f"-{self.step}"):
+        if not self.is_saved:
             self.save()
         self.console.line(f"Saved {self.checkpoint} before stopping.")
         raise error
@@ -177,42 +206,27 @@ class Session:
         Raises:
             UsageError: it was made by a different model or optimizer.
         """
-        path = self._manager.latest_checkpoint
-        if path is None:
-            strays = glob.glob(os.path.join(self.config.model_dir, "ckpt-*.index"))
-            if strays:
-                raise errors.UsageError(
-                    f"--model_dir={self.config.model_dir} has {len(strays)} "
-                    "checkpoints but no readable file named 'checkpoint' that lists "
-                    "them. Bring it back, or start in an empty directory."
-                )
-            return None
-        try:
-            status = self.trainer.checkpoint.restore(
-                path, options=self.trainer.checkpoint_options
-            )
-            status.assert_existing_objects_matched()
-        except tf.errors.UnavailableError:
-            raise
-        except (IndexError, tf.errors.NotFoundError, tf.errors.DataLossError) as error:
-            raise errors.UsageError(
-                f"{path} is damaged, or a part of it is missing: "
-                f"{str(error).splitlines()[0]} Bring it back, or take it out of the "
-                "file 'checkpoint' beside it to start from an older one."
-            ) from error
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise errors.UsageError(
-                f"{path} does not fit this model and optimizer: "
-                f"{str(error).splitlines()[0]} Use the --experiment and --optimizer "
-                "that made it, or another --model_dir."
-            ) from error
-        self.trainer.after_restore()
-        self.console.line(f"Resumed from {path}, global step {self.step}.")
+        path = self._checkpoints.restore()
+        if path is not None:
+            self.trainer.after_restore()
+            self.console.line(f"Resumed from {path}, global step {self.step}.")
+        elif self.config.init_checkpoint is not None:
+            weights.take(self.config.init_checkpoint, self.model, self.console)
         return path
 
     def _call(self, name: str, *args) -> None:
         for callback in self._callbacks:
-            getattr(callback, name)(self, *args)
+            try:
+                getattr(callback, name)(self, *args)
+            except (errors.DtrainError, tf.errors.UnavailableError):
+                raise
+            except Exception as error:
+                if type(callback).__module__.startswith("dtrain."):
+                    raise
+                raise errors.TrainingFailed(
+                    f"{type(callback).__name__}.{name} failed: "
+                    f"{errors.describe_with_traceback(error)}"
+                ) from error
 
     def _tell_of(self, error: BaseException) -> None:
         """Tells every callback of an error, and none of them hides it."""
@@ -222,6 +236,10 @@ class Session:
             except Exception as another:
                 name = type(callback).__name__
                 self.console.error(f"{name}.on_error: {errors.describe(another)}")
+
+    def _describe_scale(self) -> dict[str, int]:
+        scale = self.trainer.loss_scale
+        return {} if scale is None else {"skipped_updates": int(scale.skipped)}
 
     def _result(self) -> dict:
         """Returns the content of the result file (docs/flags.md)."""
@@ -246,6 +264,9 @@ class Session:
             "repeated_steps": self.step - self._asked,
             "eval": self.results,
             "checkpoint": self.checkpoint,
+            "stopped": self.stopped,
+            **self._describe_scale(),
+            **self.extras,
             "versions": {
                 "dtrain": version.__version__,
                 "tensorflow": importlib.metadata.version("tensorflow"),

@@ -19,9 +19,12 @@ from dtrain import errors
 from dtrain.input.form import rows
 from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies import keras_ways, pipelines
+from dtrain.strategies import loss_scale as loss_scale_lib
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.gradients import Sums
+from dtrain.strategies.loss_scale import LossScale
 from dtrain.strategies.objective import Objective, unpack
+from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.totals import Totals
 
 # Steps written out one after the other in a packed call; see docs/design.md.
@@ -50,9 +53,12 @@ class Trainer(Protocol):
         checkpoint: model, optimizer and global step; one layout for all strategies.
         checkpoint_options: how to save and restore it.
         description: lines for the start banner.
+        batch_spec: of the batches that the model is trained on.
+        metric_names: of what is measured beside the loss.
         worker_steps: steps that each worker has done in this run; empty if there
             is one process.
         is_over: the data has ended, after `--epochs`: no step is left to do.
+        loss_scale: of what computes in float16; `None` if nothing does.
         passes: how many passes over the data have begun, over all runs; `None` if they
             cannot be counted.
         num_steps: the global step at which `--epochs` will end; `None` if nobody knows.
@@ -68,8 +74,11 @@ class Trainer(Protocol):
     checkpoint: tf.train.Checkpoint
     checkpoint_options: tf.train.CheckpointOptions
     description: list[str]
+    batch_spec: Any
+    metric_names: list[str]
     worker_steps: list[int]
     is_over: bool
+    loss_scale: LossScale | None
     passes: int | None
     num_steps: int | None
 
@@ -96,6 +105,21 @@ class Trainer(Protocol):
     def learning_rate(self) -> float:
         """Returns the rate that the next step would use."""
 
+    def copy_model(self) -> keras.Model:
+        """Returns a model in this process with the weights of the one that is trained.
+
+        Needs `wait` before.
+        """
+
+    def start_profiling(self) -> None:
+        """Begins to record what every task does; needs `wait` before."""
+
+    def stop_profiling(self) -> dict[str, bytes]:
+        """Ends it; returns each task's profile, an `XSpace` message, by its name."""
+
+    def has_finite_weights(self) -> bool:
+        """Returns whether all weights are numbers; needs `wait` before."""
+
     def before_save(self) -> None:
         """Brings the variables that only checkpoints hold up to date."""
 
@@ -114,6 +138,8 @@ class Step:
         accumulate_steps: micro-batches before one update.
         replica: which of the replicas of a global batch this is.
         seed: for what the model draws without a seed of its own.
+        loss_scale: for gradients in float16.
+        staleness: counts how stale updates are, where workers are asynchronous.
     """
 
     def __init__(
@@ -125,7 +151,11 @@ class Step:
         accumulate_steps: int = 1,
         replica: int = 0,
         seed: int = 0,
+        loss_scale: LossScale | None = None,
+        staleness: Staleness | None = None,
     ):
+        self.loss_scale = loss_scale
+        self._staleness = staleness
         self._model = model
         self._optimizer = optimizer
         self._objective = objective
@@ -133,6 +163,7 @@ class Step:
         self._accumulate_steps = accumulate_steps
         # Seeds never change: what does is the step that they are combined with.
         own = np.uint32(replica * _GOLDEN % 2**32)
+        self._read_after: list[tf.Tensor] = []  # what is being traced
         self._seed = np.uint32(seed % 2**32) ^ own
         self._seeds = {
             id(v): np.asarray(v.value)[0] ^ own
@@ -191,11 +222,22 @@ class Step:
 
     def _run(self, element: Callable, tally: list) -> tuple:
         step = self.take_ticket()
+        landed = self._staleness and self._staleness.before_read()
+        loss, gradients, tally = self._compute(element, step, tally, landed)
+        first_op = len(tf.compat.v1.get_default_graph().get_operations())
+        self.apply(gradients, step)
+        stale = self._staleness and self._staleness.after_write(landed, first_op)
+        return loss, tally_lib.with_update(tally, loss, step, stale=stale)
+
+    def _compute(
+        self, element: Callable, step: tf.Tensor, tally: list, landed: tf.Tensor | None
+    ) -> tuple[tf.Tensor, list, list]:
+        """Returns loss and gradients of one update's batches, and the new tally."""
+        self._read_after = [] if landed is None else [landed]
         if self._accumulate_steps == 1:
             batch, _ = element(0)
             loss, _, gradients, tally = self.differentiate(batch, step, tally)
-            self.apply(gradients, step)
-            return loss, tally_lib.with_update(tally)
+            return loss, gradients, tally
 
         def micro(index, tallies):
             batch, is_own = element(index)
@@ -204,9 +246,8 @@ class Step:
         (sums,) = gradients_lib.accumulate(
             micro, self._accumulate_steps, lambda _: self.zeros(), [tally]
         )
-        self.apply(gradients_lib.divide(sums.gradients, sums.weight), step)
         loss = tf.math.divide_no_nan(sums.loss, sums.weight)
-        return loss, tally_lib.with_update(sums.tally)
+        return loss, gradients_lib.divide(sums.gradients, sums.weight), sums.tally
 
     def take_ticket(self) -> tf.Tensor:
         """Returns the number of this step, 0-based, and counts it.
@@ -269,8 +310,7 @@ class Step:
         draws = (step * self._accumulate_steps + tf.cast(micro, tf.int64)) * (
             _DRAWS_PER_STEP
         )
-        trainable = self._model.trainable_variables
-        weights = [tf.convert_to_tensor(v.value) for v in trainable]
+        weights = self._read_weights()
         state = [
             self._read_state(v, draws) for v in self._model.non_trainable_variables
         ]
@@ -286,7 +326,12 @@ class Step:
             )
             loss = self._objective.loss(y, y_pred, sample_weight, added)
             scaled = self._optimizer.scale_loss(loss)  # `apply` takes it back
+            if self.loss_scale is not None:
+                scale = self.loss_scale.read()
+                scaled *= scale
         gradients = tape.gradient(scaled, weights)
+        if self.loss_scale is not None:
+            gradients = gradients_lib.scale(gradients, 1.0 / scale)
         if all(gradient is None for gradient in gradients):
             raise errors.TrainingFailed(
                 "The loss depends on none of the model's trainable weights: no "
@@ -307,8 +352,9 @@ class Step:
     def apply(self, gradients: Sequence, step: tf.Tensor) -> None:
         """Updates the weights as number `step` of the run.
 
-        Keras' `apply` takes the loss scale back, clips, decays and updates, in this
-        order. Whoever averages gradients over replicas has done so before.
+        Keras' `apply` clips, decays and updates, in this order. Whoever averages
+        gradients over replicas has done so before. With a loss scale, an update of
+        which a gradient is no number is left out.
 
         Schedules and bias corrections ask `optimizer.iterations`, which Keras
         counts by reading and writing: under asynchrony it falls behind. Within the
@@ -318,6 +364,19 @@ class Step:
             gradients_lib.merge_rows(g) if isinstance(g, tf.IndexedSlices) else g
             for g in gradients
         ]
+        if self.loss_scale is None:
+            self._update(gradients, step)
+            return
+
+        def update() -> tf.Tensor:
+            self._update(gradients, step)
+            return tf.constant(True)
+
+        is_good = loss_scale_lib.are_finite(gradients)
+        tf.cond(is_good, update, lambda: tf.constant(False))
+        self.loss_scale.note(is_good)
+
+    def _update(self, gradients: Sequence, step: tf.Tensor) -> None:
         iterations = self._optimizer.iterations
         ticket = tf.cast(step, iterations.dtype)
         with keras_ways.TicketScope(state_mapping=[(iterations, ticket)]):
@@ -326,6 +385,15 @@ class Step:
     def zeros(self) -> list[tf.Tensor]:
         """Returns a gradient of nothing: one tensor of zeros a trainable weight."""
         return [tf.zeros(v.shape, v.dtype) for v in self._model.trainable_variables]
+
+    def _read_weights(self) -> list[tf.Tensor]:
+        """Returns the trainable weights' values, the one that is counted in order."""
+        weights = []
+        for index, variable in enumerate(self._model.trainable_variables):
+            is_ordered = self._staleness and index == self._staleness.index
+            with tf.control_dependencies(self._read_after if is_ordered else []):
+                weights.append(tf.convert_to_tensor(variable.value))
+        return weights
 
     def _read_state(self, variable: keras.Variable, draws: tf.Tensor) -> tf.Tensor:
         """Returns a variable's value; a seed's is made from the step instead.

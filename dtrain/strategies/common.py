@@ -1,6 +1,7 @@
 """What a Trainer does the same way wherever its variables are."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,10 +11,12 @@ from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
 from dtrain.input.feed import Outline
 from dtrain.input.share import START, Place
+from dtrain.runtime import profiling
 from dtrain.strategies import base, parts, pipelines
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.evaluation import Evaluation
 from dtrain.strategies.loop_size import LoopSize
+from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.totals import Totals
 
 
@@ -30,6 +33,7 @@ class CommonTrainer:
         counter: the global step, an int64 scalar.
         num_calls: how many packed calls run at a time.
         replica: which of the replicas of a global batch the model is.
+        staleness: counts how stale updates are, where workers are asynchronous.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class CommonTrainer:
         counter: tf.Variable,
         num_calls: int = 1,
         replica: int = 0,
+        staleness: Staleness | None = None,
     ):
         self.global_step = 0
         self.is_over = False
@@ -58,16 +63,20 @@ class CommonTrainer:
         self._begun = 0  # by each pipeline, or by all together
         with tf.device(counter.device):
             self._place_variable = tf.Variable(START, dtype=tf.int64, name="data")
+            self.loss_scale = parts.make_loss_scale(config)
         self.checkpoint = parts.make_checkpoint(
-            model, optimizer, counter, self._place_variable
+            model, optimizer, counter, self._place_variable, self.loss_scale
         )
+        self._experiment = experiment
+        self._precision = config.mixed_precision
         self._optimizer = optimizer
         self._counter = counter
         self._keep_rate = parts.rate_keeper(optimizer)
         self._loop_size = LoopSize(config.steps_per_loop, num_calls)
         self._objective = parts.make_objective(experiment, model, outline.spec)
         self._objective.check_mean(self._batches_per_step)
-        self.totals = Totals(self._objective, num_pipelines)
+        self._num_bins = staleness.num_bins if staleness else 0
+        self.totals = Totals(self._objective, num_pipelines, self._num_bins)
         self._accumulate_steps = config.accumulate_steps
         self._step = base.Step(
             model,
@@ -77,7 +86,10 @@ class CommonTrainer:
             config.accumulate_steps,
             replica,
             config.seed,
+            self.loss_scale,
+            staleness,
         )
+        self._weights = [v.value for v in model.trainable_variables]
         self._evaluation = Evaluation(
             experiment, model, self._objective, config.batch_size
         )
@@ -104,6 +116,42 @@ class CommonTrainer:
 
     def learning_rate(self) -> float:
         return parts.rate_at(self._optimizer, self.global_step)
+
+    @property
+    def batch_spec(self) -> Any:
+        """Of the batches that the model is trained on."""
+        return self._outline.spec
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Names of what is measured beside the loss."""
+        return self._objective.metric_names
+
+    def copy_model(self) -> keras.Model:
+        self.before_save()  # where replicas agree on what each has for itself
+        model = parts.build_model(self._experiment, self._outline.spec, self._precision)
+        trained = self.checkpoint.model.variables
+        for new, old in zip(model.variables, trained, strict=True):
+            new.assign(old.numpy())
+        return model
+
+    def start_profiling(self) -> None:
+        profiling.start()
+
+    def stop_profiling(self) -> dict[str, bytes]:
+        return {"chief:0": profiling.stop()}
+
+    def has_finite_weights(self) -> bool:
+        # Where each of them is, so that none of them travels.
+        return bool(self._check_weights())
+
+    @tf.function(autograph=False)
+    def _check_weights(self) -> tf.Tensor:
+        checks = []
+        for weight in self._weights:
+            with tf.device(weight.device):
+                checks.append(tf.reduce_all(tf.math.is_finite(weight)))
+        return tf.reduce_all(tf.stack(checks))
 
     def before_save(self) -> None:
         self._optimizer.iterations.assign(self.global_step)
@@ -139,7 +187,7 @@ class CommonTrainer:
         return lambda *args: self._objective.pack(*packed(*args))
 
     def _start_tally(self) -> list[tf.Tensor]:
-        return tally_lib.start(self._objective.initial_states())
+        return tally_lib.start(self._objective.initial_states(), self._num_bins)
 
     def _note(
         self,
@@ -148,6 +196,7 @@ class CommonTrainer:
         batches: int,
         begun: int,
         waits: Sequence[tuple[int, float, float]],
+        bad_step: int | None,
     ) -> None:
         """Takes in a packed call that is done.
 
@@ -157,8 +206,9 @@ class CommonTrainer:
             batches: that it took.
             begun: passes over the data that its batches began.
             waits: (pipeline, seconds that steps waited for it, seconds of the call).
+            bad_step: its first step whose loss was no number; `None` if all were.
         """
-        self.totals.add(totals, updates, waits)
+        self.totals.add(totals, updates, waits, bad_step)
         self.global_step += updates
         self._begun += begun
         passes = -(-self._begun // self._counters())

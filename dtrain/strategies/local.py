@@ -40,7 +40,9 @@ class LocalTrainer(CommonTrainer):
         self._reading: Reading | None = None
 
         keras.utils.set_random_seed(config.seed)
-        model = parts.build_model(experiment, self._inputs.outline.spec)
+        model = parts.build_model(
+            experiment, self._inputs.outline.spec, config.mixed_precision
+        )
         optimizer = parts.make_optimizer(experiment, config)
         optimizer.build(model.trainable_variables)
         with tf.device("CPU:0"):  # where alone fetch-and-add is implemented
@@ -59,10 +61,11 @@ class LocalTrainer(CommonTrainer):
                 self._packed = pipelines.trace(self._pack(), self._inputs.outline.spec)
             steps = tf.constant(num_steps, tf.int64)
             totals = aside.call(self._packed, self._reading.iterator, steps)
-        waited, begun, batches, updates = tally_lib.tail(totals.numpy())
-        self.is_over = updates < num_steps
-        waits = [(0, waited, time.monotonic() - started)]
-        self._note(totals.numpy(), updates, batches, begun, waits)
+        totals = totals.numpy()
+        tail = tally_lib.tail(totals)
+        self.is_over = tail.updates < num_steps
+        waits = [(0, tail.waited, time.monotonic() - started)]
+        self._note(totals, tail.updates, tail.batches, tail.begun, waits, tail.bad_step)
 
     def wait(self) -> None:
         """Does nothing: no step is ever under way between two calls."""

@@ -300,7 +300,10 @@ class Objective:
 def _mean_loss(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     if isinstance(loss, keras.losses.Loss):
         return tf.reduce_mean(loss(y, y_pred, sample_weight=sample_weight))
-    values = tf.convert_to_tensor(loss(*_align(y, y_pred)))
+    y, y_pred = _align(y, y_pred)
+    if y_pred.dtype in (tf.float16, tf.bfloat16):  # as Keras' `compile` does
+        y_pred = tf.cast(y_pred, tf.float32)
+    values = tf.convert_to_tensor(loss(y, y_pred))
     if sample_weight is not None:
         weight = tf.cast(sample_weight, values.dtype)
         values, weight = _align(values, weight)

@@ -1,7 +1,8 @@
 """What an experiment's factories make, checked: model, optimizer, objective."""
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -11,6 +12,8 @@ from dtrain import errors
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
 from dtrain.input import form
+from dtrain.strategies import schedules
+from dtrain.strategies.loss_scale import LossScale
 from dtrain.strategies.objective import Objective, unpack
 
 
@@ -47,11 +50,15 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise errors.UsageError(
             "LossScaleOptimizer decides from local values whether to skip a step, "
-            "which several workers do differently. Use mixed_bfloat16, which needs no "
-            "loss scale, with the inner optimizer alone."
+            "which several workers do differently. Give the inner optimizer alone, and "
+            "--mixed_precision=float16, which scales the loss for all of them."
         )
-    if config.learning_rate is not None:
-        optimizer = _with_rate(optimizer, config.learning_rate)
+    optimizer = _with_rate(optimizer, config)
+    if config.clip_norm is not None:
+        optimizer.clipnorm = optimizer.clipvalue = None
+        optimizer.global_clipnorm = config.clip_norm
+    if config.weight_decay is not None:
+        optimizer.weight_decay = config.weight_decay
     if optimizer.gradient_accumulation_steps:
         raise errors.UsageError(
             f"The optimizer has gradient_accumulation_steps="
@@ -61,32 +68,55 @@ def make_optimizer(experiment: Experiment, config: RunConfig) -> Any:
     return optimizer
 
 
-def build_model(experiment: Experiment, batch_spec: Any) -> keras.Model:
+def make_loss_scale(config: RunConfig) -> LossScale | None:
+    """Returns what float16 needs; `None` for all other precisions."""
+    return LossScale() if config.mixed_precision == "float16" else None
+
+
+def build_model(
+    experiment: Experiment, batch_spec: Any, precision: str | None = None
+) -> keras.Model:
     """Returns the experiment's model with its variables made.
 
     Args:
-        batch_spec: of the training batches; a model that does not know its input
-            yet is called once on symbols of that shape.
+        batch_spec: of the batches; a model that does not know its input yet is called
+            once on symbols of that shape.
+        precision: in which layers compute that do not say so themselves, "bfloat16" or
+            "float16"; their weights are float32.
 
     Raises:
         UsageError: the factory returned no model, or one without weights.
     """
-    model = experiment.model()
-    if not isinstance(model, keras.Model):
+    with _policy(precision):
+        model = experiment.model()
+        if not isinstance(model, keras.Model):
+            raise errors.UsageError(
+                f"Experiment(model=...) returned a {type(model).__name__}. Return a "
+                "keras.Model (Keras 3)."
+            )
+        if not model.built or not model.variables:
+            model(symbols(unpack(batch_spec)[0]))
+    needs_scale = any(layer.compute_dtype == "float16" for layer in model.layers)
+    if needs_scale and precision != "float16":
         raise errors.UsageError(
-            f"Experiment(model=...) returned a {type(model).__name__}. Return a "
-            "keras.Model (Keras 3)."
-        )
-    if not model.built or not model.variables:
-        model(symbols(unpack(batch_spec)[0]))
-    if any(layer.compute_dtype == "float16" for layer in model.layers):
-        raise errors.UsageError(
-            "The model computes in float16, which needs a loss scale to train. Use "
-            "mixed_bfloat16, which needs none."
+            "The model computes in float16, which needs a loss scale to train. Add "
+            "--mixed_precision=float16, or use mixed_bfloat16, which needs none."
         )
     if not model.trainable_variables:
         raise errors.UsageError("The model has no trainable weights: nothing to train.")
     return model
+
+
+@contextlib.contextmanager
+def _policy(precision: str | None) -> Iterator[None]:
+    """Within it, layers are made that compute in this precision."""
+    before = keras.config.dtype_policy()
+    if precision is not None:
+        keras.config.set_dtype_policy(f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def symbols(spec: Any) -> Any:
@@ -118,7 +148,7 @@ def rate_keeper(optimizer: keras.optimizers.Optimizer) -> Callable[[], None]:
     A checkpoint holds the rate of the run that made it. But the rate is an option of
     each run: what a resumed run is given has to win.
     """
-    if isinstance(optimizer.get_config()["learning_rate"], dict):  # a schedule
+    if isinstance(optimizer._learning_rate, schedules.Schedule):
         return lambda: None
     rate = float(optimizer.learning_rate)
 
@@ -129,12 +159,19 @@ def rate_keeper(optimizer: keras.optimizers.Optimizer) -> Callable[[], None]:
 
 
 def make_checkpoint(
-    model, optimizer, counter: tf.Variable, place: tf.Variable
+    model,
+    optimizer,
+    counter: tf.Variable,
+    place: tf.Variable,
+    loss_scale: LossScale | None,
 ) -> tf.train.Checkpoint:
     """Returns the checkpoint of a run: the same layout under every strategy."""
-    return tf.train.Checkpoint(
+    checkpoint = tf.train.Checkpoint(
         model=model, optimizer=optimizer, global_step=counter, data=place
     )
+    if loss_scale is not None:
+        checkpoint.loss_scale = loss_scale
+    return checkpoint
 
 
 def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
@@ -168,17 +205,55 @@ def _needs_nothing(kind: type) -> bool:
 
 
 def _with_rate(
-    optimizer: keras.optimizers.Optimizer, rate: float
+    optimizer: keras.optimizers.Optimizer, config: RunConfig
 ) -> keras.optimizers.Optimizer:
-    """Returns the optimizer with a constant rate, or as it is if it uses this one.
+    """Returns the optimizer with the rate, or the schedule, that the flags ask for.
 
     An experiment that builds its schedule from `config.learning_rate` keeps it.
     """
-    settings = optimizer.get_config()
-    own = settings["learning_rate"]
-    if not isinstance(own, dict):
+    own = optimizer._learning_rate
+    has_schedule = isinstance(own, schedules.Schedule)
+    rate = config.learning_rate
+    if config.learning_rate_schedule or config.warmup_steps:
+        if rate is not None and not (
+            config.learning_rate_schedule is None and _starts_at(own, rate)
+        ):
+            own = rate
+        elif not has_schedule:
+            own = float(own)
+        return _remake(optimizer, schedules.make(config, own))
+    elif rate is not None and not has_schedule:
         optimizer.learning_rate = rate
-        return optimizer
-    if own.get("config", {}).get("initial_learning_rate") == rate:
-        return optimizer
-    return type(optimizer).from_config({**settings, "learning_rate": rate})
+    elif rate is not None and not _starts_at(own, rate):
+        return _remake(optimizer, rate)
+    return optimizer
+
+
+def _remake(
+    optimizer: keras.optimizers.Optimizer, rate: float | schedules.Schedule
+) -> keras.optimizers.Optimizer:
+    """Returns an optimizer like another one, but for its rate.
+
+    One that was made with a schedule takes no constant rate any more, and one that was
+    made with a constant cannot be saved once it has a schedule.
+
+    Raises:
+        UsageError: its class does not say what it is made of.
+    """
+    try:
+        settings = optimizer.get_config()
+        new = type(optimizer).from_config({**settings, "learning_rate": rate})
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise errors.UsageError(
+            f"The rate of {type(optimizer).__name__} cannot be replaced: "
+            f"{errors.describe(error)}. Give the class, and its schedule, a get_config "
+            "that Keras can make another one of, or leave the flags of the rate out."
+        ) from error
+    for name, value in vars(optimizer).items():  # which weights do not decay
+        if name.startswith("_exclude_from_weight_decay") and "cache" not in name:
+            setattr(new, name, value)
+    return new
+
+
+def _starts_at(schedule: Any, rate: float) -> bool:
+    return getattr(schedule, "initial_learning_rate", None) == rate

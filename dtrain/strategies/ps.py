@@ -23,17 +23,21 @@ from dtrain import errors
 from dtrain.cluster.spec import Cluster
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
-from dtrain.runtime import calls
+from dtrain.runtime import calls, profiling
 from dtrain.runtime.input_service import PAUSE
 from dtrain.strategies import failures, parts
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.placement import PlacementBySize
+from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.worker_inputs import WorkerInputs
 
 # One running and one waiting closure keep a worker busy.
 _CLOSURES_PER_WORKER = 2
 _CHECK_SECONDS = 1.0
+# How stale updates are, in single updates, up to several times what is usual.
+_LEAST_BINS = 32
+_BINS_PER_WORKER = 8
 
 
 class PsTrainer(CommonTrainer):
@@ -58,6 +62,7 @@ class PsTrainer(CommonTrainer):
         self.replicas = cluster.num_workers
         self.worker_steps = [0] * cluster.num_workers
         self._check = check
+        self._servers = cluster.servers()
         strategy = _connect(cluster)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
@@ -66,11 +71,17 @@ class PsTrainer(CommonTrainer):
         placement = PlacementBySize(cluster.num_ps)
         with placement.scope(strategy):
             counter = tf.Variable(0, dtype=tf.int64, name="global_step")
-            model = parts.build_model(experiment, self._inputs.outline.spec)
+            model = parts.build_model(
+                experiment, self._inputs.outline.spec, config.mixed_precision
+            )
             optimizer = parts.make_optimizer(experiment, config)
             optimizer.build(model.trainable_variables)
         self.description = placement.describe()
         self.checkpoint_options = self._choose_saver(config.model_dir, cluster.num_ps)
+        staleness = None
+        if config.summary_every:
+            num_bins = max(_LEAST_BINS, _BINS_PER_WORKER * cluster.num_workers)
+            staleness = Staleness(model.trainable_variables, num_bins)
         super().__init__(
             experiment,
             config,
@@ -80,6 +91,7 @@ class PsTrainer(CommonTrainer):
             optimizer,
             counter,
             cluster.num_workers,
+            staleness=staleness,
         )
         # Batches that this run's steps have taken, by worker: one that is started again
         # reads here where it was.
@@ -138,6 +150,15 @@ class PsTrainer(CommonTrainer):
         # The truth: a lost worker's steps may have been counted, and run again.
         self.global_step = int(self._counter.numpy())
 
+    def start_profiling(self) -> None:
+        super().start_profiling()
+        for task in self._servers:
+            profiling.start_at(task)
+
+    def stop_profiling(self) -> dict[str, bytes]:
+        profiles = {str(task): profiling.stop_at(task) for task in self._servers}
+        return super().stop_profiling() | profiles
+
     def _collect(self, room_for: int) -> None:
         """Takes in finished closures until so many more may be scheduled."""
         while True:
@@ -150,10 +171,12 @@ class PsTrainer(CommonTrainer):
                     self.global_step += num_steps
                     continue
                 totals, worker, seconds = result
-                waited, begun, batches, updates = tally_lib.tail(totals)
-                worker = int(worker)
-                waits = [(worker, waited, float(seconds))]
-                self._note(totals, updates, batches, begun, waits)
+                tail = tally_lib.tail(totals)
+                worker, updates = int(worker), tail.updates
+                waits = [(worker, tail.waited, float(seconds))]
+                self._note(
+                    totals, updates, tail.batches, tail.begun, waits, tail.bad_step
+                )
                 self._loop_size.note(updates)
                 self.worker_steps[worker] += updates
                 self._has_ended[worker] |= updates < num_steps

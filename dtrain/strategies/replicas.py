@@ -24,6 +24,7 @@ from dtrain.console import Console
 from dtrain.experiment import Experiment
 from dtrain.input.reading import Reading
 from dtrain.input.share import Share
+from dtrain.runtime import profiling
 from dtrain.runtime.collectives import Group, all_reduce
 from dtrain.strategies import aside, base, failures, parts, pipelines
 from dtrain.strategies import gradients as gradients_lib
@@ -33,7 +34,7 @@ from dtrain.strategies.reduction import Reduction
 
 # Values of replicas that are farther apart, relatively, differ by more than rounding.
 _ROUNDING = 1e-2
-_TAIL = 3  # what follows loss, metrics and waits in the totals of a call
+_TAIL = 3  # what follows what each process tells of itself in the totals of a call
 _PER_UNIT = 10**12  # a distance, as a whole number
 
 
@@ -43,6 +44,8 @@ class Work(enum.IntEnum):
     SHARE = 1
     TRAIN = 2
     SETTLE = 3
+    START_PROFILING = 4
+    STOP_PROFILING = 5
 
 
 class ReplicatedTrainer(CommonTrainer):
@@ -92,7 +95,9 @@ class ReplicatedTrainer(CommonTrainer):
         for device in group.devices:
             keras.utils.set_random_seed(config.seed)
             with tf.device(device):
-                model = parts.build_model(experiment, self._inputs.outline.spec)
+                model = parts.build_model(
+                    experiment, self._inputs.outline.spec, config.mixed_precision
+                )
                 optimizer = parts.make_optimizer(experiment, config)
                 optimizer.build(model.trainable_variables)
             self._models.append(model)
@@ -118,6 +123,7 @@ class ReplicatedTrainer(CommonTrainer):
                 config.accumulate_steps,
                 group.first + k,
                 config.seed,
+                parts.make_loss_scale(config),
             )
             for k in range(1, len(self._models))
         ]
@@ -125,6 +131,8 @@ class ReplicatedTrainer(CommonTrainer):
             Work.SHARE: self._share,
             Work.TRAIN: self._train,
             Work.SETTLE: self._settle,
+            Work.START_PROFILING: lambda _: profiling.start(),
+            Work.STOP_PROFILING: lambda _: self._gather_bytes(profiling.stop()),
         }
         # TensorFlow's own random operations differ from process to process, too.
         tf.random.set_seed(config.seed + group.first)
@@ -138,14 +146,15 @@ class ReplicatedTrainer(CommonTrainer):
         seconds = time.monotonic() - started
         processes = self._group.num_processes
         begun, updates, batches = (int(value) for value in totals[-_TAIL:])
-        waits = totals[-_TAIL - processes : -_TAIL]
+        bad, waits = totals[-_TAIL - 2 * processes : -_TAIL].reshape(2, processes)
+        bad_steps = [tally_lib.bad_step(step) for step in bad if step]
         if self._may_end:
             # A step without any batch is none; the last ones had none.
             self.is_over = batches < num_steps
         elif not batches:
             raise errors.TrainingFailed(failures.NO_BATCH)
         waits = [(i, waited, seconds) for i, waited in enumerate(waits)]
-        self._note(totals, updates, batches, begun, waits)
+        self._note(totals, updates, batches, begun, waits, min(bad_steps, default=None))
 
     def wait(self) -> None:
         """Does nothing: no step is ever under way between two calls."""
@@ -153,6 +162,15 @@ class ReplicatedTrainer(CommonTrainer):
     def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         self.before_save()
         return super().evaluate(is_over)
+
+    def start_profiling(self) -> None:
+        self._together(Work.START_PROFILING)
+
+    def stop_profiling(self) -> dict[str, bytes]:
+        profiles = self._together(Work.STOP_PROFILING)
+        if len(profiles) == 1:
+            return {"chief:0": profiles[0]}
+        return {f"worker:{index}": own for index, own in enumerate(profiles)}
 
     def before_save(self) -> None:
         super().before_save()
@@ -243,13 +261,19 @@ class ReplicatedTrainer(CommonTrainer):
             local = [tf.add_n(list(parts)) for parts in zip(*tallies, strict=True)]
             totals = self._objective.pack(loss, tally_lib.metrics(local))
             # Replicas look at the clock one after the other: their waits add up.
-            waited, begun, batches, _ = tally_lib.extras(local)
+            _, bad, waited, begun, batches, _ = tally_lib.extras(local)
             group = self._group
-            waits = tf.one_hot(group.process, group.num_processes, dtype=tf.float64)
+            own_place = tf.one_hot(group.process, group.num_processes, dtype=tf.float64)
             # All make the same updates: the first one counts them.
             updates = tally_lib.extras(tallies[0])[-1] * (group.process == 0)
             totals = tf.concat(
-                [totals, waits * waited, tf.stack([begun, updates, batches])], 0
+                [
+                    totals,
+                    own_place * bad,
+                    own_place * waited,
+                    tf.stack([begun, updates, batches]),
+                ],
+                0,
             )
             return group.sum_over_processes(totals), own
 
@@ -298,7 +322,13 @@ class ReplicatedTrainer(CommonTrainer):
             updates = update()
         loss = tf.math.divide_no_nan(tf.add_n([s.loss for s in sums]), total)
         own += tf.stack([s.batches for s in sums])
-        return loss, (own, [tally_lib.with_update(s.tally, updates) for s in sums])
+        # The loss is this process's part of the whole: the first replica notes it.
+        losses = [loss] + [tf.zeros([])] * (len(sums) - 1)
+        tallies = [
+            tally_lib.with_update(s.tally, part, step, updates)
+            for s, part in zip(sums, losses, strict=True)
+        ]
+        return loss, (own, tallies)
 
     # Over all replicas.
 
@@ -351,6 +381,17 @@ class ReplicatedTrainer(CommonTrainer):
         place = tf.one_hot(group.process, group.num_processes, dtype=tf.int64)
         return self._group.sum_over_processes(place[:, tf.newaxis] * own)
 
+    def _gather_bytes(self, own: bytes) -> list[bytes]:
+        """Returns what every process has, in order."""
+        sizes = self._call(self._gather, tf.constant([len(own)], tf.int64)).numpy()
+        padded = np.zeros(sizes.max(), np.int64)
+        padded[: len(own)] = np.frombuffer(own, np.uint8)
+        rows = self._call(self._gather, tf.constant(padded)).numpy()
+        return [
+            row[:size].astype(np.uint8).tobytes()
+            for row, size in zip(rows, sizes.ravel(), strict=True)
+        ]
+
     def _agree(self, step: int) -> None:
         """Sees that all replicas hold the same, down to the last bit.
 
@@ -391,8 +432,13 @@ class ReplicatedTrainer(CommonTrainer):
     def _variables(self) -> list[list[tf.Variable]]:
         """Returns what a checkpoint holds, but for the count, by local replica."""
         return [
-            [v.value for v in (*model.variables, *optimizer.variables)]
-            for model, optimizer in zip(self._models, self._optimizers, strict=True)
+            [
+                *(v.value for v in (*model.variables, *optimizer.variables)),
+                *(step.loss_scale.variables if step.loss_scale else ()),
+            ]
+            for model, optimizer, step in zip(
+                self._models, self._optimizers, self._steps, strict=True
+            )
         ]
 
     def _changed(self) -> list[list[tf.Variable]]:

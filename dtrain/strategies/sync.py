@@ -28,6 +28,14 @@ _ALIKE = (
     "batch_size",
     "optimizer",
     "learning_rate",
+    "learning_rate_schedule",
+    "warmup_steps",
+    "decay_steps",
+    "decay_rate",
+    "decay_boundaries",
+    "clip_norm",
+    "weight_decay",
+    "mixed_precision",
     "accumulate_steps",
     "gradient_dtype",
     "seed",
@@ -74,6 +82,10 @@ class SyncTrainer(ReplicatedTrainer):
             }
         )
         self._traced()  # before anybody waits for anybody
+
+    def stop_profiling(self) -> dict[str, bytes]:
+        profiles = super().stop_profiling().values()
+        return dict(zip(map(str, self._meeting.tasks), profiles, strict=True))
 
     def follow(self) -> int:
         """Does what the chief orders; returns the status that it leaves with."""

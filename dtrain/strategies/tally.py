@@ -1,25 +1,48 @@
 """What goes through the steps of a packed call, and is added up on the way.
 
-A list of tensors: the metrics' states; and then the seconds that steps waited for
-input, the passes over the data that their batches began, the batches themselves, and
-the updates made of them.
+A list of tensors: the metrics' states; how many updates were how stale, by bins; the
+first step whose loss was no number; the seconds that steps waited for input; the passes
+over the data that their batches began; the batches themselves; and the updates made of
+them.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-_EXTRAS = 4
+_EXTRAS = 6
+_SCALARS = _EXTRAS - 1
 
 
-def start(metrics: list[tf.Tensor]) -> list[tf.Tensor]:
+class Tail(NamedTuple):
+    """What a packed call tells beside loss and metrics.
+
+    Attributes:
+        bad_step: the first step whose loss was no number, 0-based; `None` if all were.
+        waited: seconds that its steps waited for input.
+        begun: passes over the data that its batches began.
+        batches: that it took.
+        updates: that it made.
+    """
+
+    bad_step: int | None
+    waited: float
+    begun: int
+    batches: int
+    updates: int
+
+
+def start(metrics: list[tf.Tensor], num_bins: int = 0) -> list[tf.Tensor]:
     """Returns the tally of no step.
 
     Args:
         metrics: the metrics' states before any batch.
+        num_bins: for how stale updates are.
     """
-    return [*metrics, *(tf.zeros([], tf.float64) for _ in range(_EXTRAS))]
+    bins = tf.zeros([num_bins], tf.float64)
+    return [*metrics, bins, *(tf.zeros([], tf.float64) for _ in range(_SCALARS))]
 
 
 def metrics(tally: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -28,7 +51,7 @@ def metrics(tally: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def extras(tally: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns seconds, passes, batches and updates."""
+    """Returns bins, 1 + the first bad step, seconds, passes, batches and updates."""
     return tally[-_EXTRAS:]
 
 
@@ -41,20 +64,39 @@ def add(tally: list, metrics: list, waited: tf.Tensor, begun: tf.Tensor) -> list
         waited: seconds that the step waited for the batch.
         begun: passes that begin with it.
     """
-    seconds, passes, batches, updates = extras(tally)
+    bins, bad, seconds, passes, batches, updates = extras(tally)
     passes += tf.cast(begun, tf.float64)
-    return [*metrics, seconds + waited, passes, batches + 1.0, updates]
+    return [*metrics, bins, bad, seconds + waited, passes, batches + 1.0, updates]
 
 
 def add_wait(tally: list, waited: tf.Tensor) -> list[tf.Tensor]:
     """Returns the tally after one more wait, of so many seconds."""
-    seconds, *others = extras(tally)
-    return [*metrics(tally), seconds + waited, *others]
+    bins, bad, seconds, *others = extras(tally)
+    return [*metrics(tally), bins, bad, seconds + waited, *others]
 
 
-def with_update(tally: list, updates: tf.Tensor | float = 1.0) -> list[tf.Tensor]:
-    """Returns the tally after one more update."""
-    return [*tally[:-1], tally[-1] + updates]
+def with_update(
+    tally: list,
+    loss: tf.Tensor,
+    step: tf.Tensor,
+    updates: tf.Tensor | float = 1.0,
+    stale: tf.Tensor | None = None,
+) -> list[tf.Tensor]:
+    """Returns the tally after one more update.
+
+    Args:
+        tally: before.
+        loss: of the step.
+        step: its number, an int64 scalar.
+        updates: 0 if there was none after all.
+        stale: a bin with a 1, as `Staleness` gives it; `None` if nobody asks.
+    """
+    bins, bad, seconds, passes, batches, before = extras(tally)
+    number = tf.cast(step + 1, tf.float64)
+    own = tf.where(tf.math.is_finite(loss), tf.zeros_like(number), number)
+    bad = tf.where(bad > 0, bad, own)
+    bins = bins if stale is None else bins + stale
+    return [*metrics(tally), bins, bad, seconds, passes, batches, before + updates]
 
 
 def seconds_between(first: Sequence[tf.Tensor], second: Any) -> tf.Tensor:
@@ -76,10 +118,21 @@ def seconds_between(first: Sequence[tf.Tensor], second: Any) -> tf.Tensor:
 
 def counts(totals: tf.Tensor) -> list[tf.Tensor]:
     """Returns passes, batches and updates of packed totals, int64 scalars."""
-    return tf.unstack(tf.cast(totals[1 - _EXTRAS :], tf.int64), _EXTRAS - 1)
+    return tf.unstack(tf.cast(totals[-3:], tf.int64), 3)
 
 
-def tail(totals: Any) -> tuple[float, int, int, int]:
-    """Returns `extras` from what `Objective.pack` makes of a tally."""
-    seconds, passes, batches, updates = totals[-_EXTRAS:]
-    return float(seconds), int(passes), int(batches), int(updates)
+def tail(totals: np.ndarray) -> Tail:
+    """Returns the numbers at the end of what `Objective.pack` makes of a tally."""
+    bad, waited, begun, batches, updates = totals[-_SCALARS:]
+    return Tail(bad_step(bad), float(waited), int(begun), int(batches), int(updates))
+
+
+def bad_step(bad: float) -> int | None:
+    """Returns the step that a tally's number for a bad step means."""
+    return int(bad) - 1 if bad else None
+
+
+def bins(totals: np.ndarray, num_bins: int) -> np.ndarray:
+    """Returns how many updates were how stale, of what `Objective.pack` makes."""
+    end = len(totals) - _SCALARS
+    return totals[end - num_bins : end]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.strategies import tally
 from dtrain.strategies.objective import Objective
 
 
@@ -14,12 +15,17 @@ class Totals:
     Args:
         objective: which reads packed totals.
         num_pipelines: how many give them batches.
+        num_bins: for how stale updates are; 0 if nobody counts that.
 
     Attributes:
         last_loss: mean loss of the call that finished last.
+        bad_step: the first step whose loss was no number, 0-based; `None` if there was
+            none.
     """
 
-    def __init__(self, objective: Objective, num_pipelines: int = 1):
+    def __init__(self, objective: Objective, num_pipelines: int = 1, num_bins: int = 0):
+        self.num_bins = num_bins
+        self.bad_step: int | None = None
         self._objective = objective
         self._sum: np.ndarray | float = 0.0
         self._steps = 0
@@ -32,6 +38,7 @@ class Totals:
         totals: np.ndarray,
         num_steps: int,
         waits: Sequence[tuple[int, float, float]] = (),
+        bad_step: int | None = None,
     ) -> None:
         """Adds what one packed call returned.
 
@@ -39,7 +46,11 @@ class Totals:
             totals: loss and metrics.
             num_steps: how many steps it made.
             waits: (pipeline, seconds that steps waited for it, seconds of the call).
+            bad_step: the first of them whose loss was no number; `None` if all were.
         """
+        if bad_step is not None:
+            before = bad_step if self.bad_step is None else self.bad_step
+            self.bad_step = min(bad_step, before)
         for pipeline, waited, seconds in waits:
             # The first call waits for files to open and buffers to fill.
             if pipeline in self._begun:
@@ -72,12 +83,16 @@ class Window:
     Attributes:
         waits: by pipeline, the share of their time that these steps waited for input;
             without those that have done none, but for their first call.
+        staleness: how many updates had how many others land between their read and
+            their write, by bins; the last one holds all that are more. Empty where
+            nobody counts.
     """
 
     def __init__(self, totals: Totals):
         self._totals = totals
         self._before = totals.snapshot()
         self.waits: dict[int, float] = {}
+        self.staleness = np.zeros(0)
 
     def take(self) -> dict[str, float]:
         """Returns means since the last call; empty if there was no step."""
@@ -86,6 +101,7 @@ class Window:
         if steps == steps_before:
             return {}
         self._before = now, steps, seconds
+        self.staleness = tally.bins(now - before, self._totals.num_bins)
         waited, whole = (seconds - seconds_before).T
         self.waits = {
             int(index): float(waited[index] / whole[index])

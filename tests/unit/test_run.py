@@ -71,7 +71,7 @@ def test_a_task_has_the_role_that_its_strategy_gives_it(
 ):
     if chief_host and role == "CHIEF":
         role = {"ps": "SERVER", "sync": "WORKER"}[strategy]
-    source, found = find(
+    source, found, _ = find(
         strategy=strategy,
         job_name=job,
         task_index=index,
@@ -89,9 +89,9 @@ def test_a_chief_leads_if_there_is_one(strategy):
 
 
 def test_under_sync_the_ps_of_a_tf1_layout_are_left_out():
-    source, _ = find(strategy="sync", job_name="worker", task_index=1, **HOSTS)
+    source, *_ = find(strategy="sync", job_name="worker", task_index=1, **HOSTS)
     assert source.cluster.sizes() == {"worker": 3}
-    source, _ = find(strategy="ps", job_name="worker", task_index=1, **HOSTS)
+    source, *_ = find(strategy="ps", job_name="worker", task_index=1, **HOSTS)
     assert source.cluster.sizes() == {"worker": 3, "ps": 2}
 
 
@@ -101,17 +101,22 @@ def describe(monkeypatch, task_type, index=0):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
 
 
-def test_an_evaluator_has_no_role(monkeypatch):
+def test_an_evaluator_is_described_like_any_task(monkeypatch):
     describe(monkeypatch, "evaluator")
-    message = message_of(strategy="sync")
-    assert_parts(message, ["evaluator", "Leave the evaluator's command out"])
+    assert role_of(strategy="sync") == "EVALUATOR"
+
+
+@pytest.mark.parametrize("hosts", [{}, HOSTS], ids=["alone", "hosts"])
+def test_an_evaluator_needs_no_address(hosts):
+    assert role_of(job_name="evaluator", **hosts) == "EVALUATOR"
 
 
 def test_an_evaluator_is_left_out_of_the_others_cluster(monkeypatch):
     describe(monkeypatch, "worker", 1)
-    source, role = find(strategy="sync")
+    source, role, config = find(strategy="sync")
     assert source.cluster.sizes() == {"worker": 2}
     assert role.name == "WORKER"
+    assert config.evaluator  # so the others know that somebody evaluates
 
 
 @pytest.mark.parametrize("strategy", ["local", "mirrored"])

@@ -25,8 +25,11 @@ class Callback:
     def on_loop(self, session: Session) -> None:
         """Called after each packed call; `session.step` updates are done."""
 
+    def before_save(self, session: Session) -> None:
+        """Called before a checkpoint is written; one that raises prevents it."""
+
     def on_save(self, session: Session, path: str) -> None:
-        """Called after a checkpoint is written."""
+        """Called after a checkpoint is written whole."""
 
     def on_evaluation(self, session: Session, results: dict[str, float]) -> None:
         """Called after an evaluation, with "loss", metrics and "examples"."""

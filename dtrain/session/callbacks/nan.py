@@ -7,14 +7,35 @@ import math
 from dtrain import errors
 from dtrain.session.callbacks.base import Callback
 
+_ADVICE = (
+    "Try a lower --learning_rate, --warmup_steps, or --clip_norm. "
+    "Checkpoints that were saved before are untouched."
+)
+
 
 class NanStopper(Callback):
-    """Fails the run at the first mean loss that is not finite."""
+    """Fails the run at the first loss that is no number.
+
+    The weights may be none already when the loss still is one: so they are looked at
+    before they would take the place of good ones in a checkpoint.
+    """
 
     def on_loop(self, session):
+        bad_step = session.trainer.totals.bad_step
+        if bad_step is not None:
+            raise errors.TrainingFailed(
+                f"The loss is no number in the step to global step {bad_step + 1}. "
+                f"{_ADVICE}"
+            )
         if not math.isfinite(session.last_loss):
             raise errors.TrainingFailed(
                 f"The loss is {session.last_loss} at or shortly before global step "
-                f"{session.step}. Try a lower --learning_rate, or clip the gradients. "
-                "Checkpoints that were saved before are untouched."
+                f"{session.step}. {_ADVICE}"
+            )
+
+    def before_save(self, session):
+        if not session.trainer.has_finite_weights():
+            raise errors.TrainingFailed(
+                f"At global step {session.step} the weights are no numbers any more: "
+                f"no checkpoint of it is saved. {_ADVICE}"
             )

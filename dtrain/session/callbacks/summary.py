@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
+from dtrain.session import events
 from dtrain.session.callbacks.base import Callback, crosses, next_multiple
+from dtrain.session.events import Events
 from dtrain.session.speedometer import Speedometer
+
+_STALENESS = (
+    "How many other updates landed between an update's read of the weights and its "
+    "write. The last bin holds all that are more."
+)
 
 
 class SummaryWriter(Callback):
-    """Writes scalars below `train/` and `eval/` of the model directory.
+    """Writes what a run is, and how it goes, below `train/` and `eval/`.
 
     Args:
         model_dir: where they go.
         every: steps between training summaries; 0 for none.
+        cluster: lines that describe it.
         now: the clock, in seconds.
     """
 
     def __init__(
-        self, model_dir: str, every: int, now: Callable[[], float] = time.monotonic
+        self,
+        model_dir: str,
+        every: int,
+        cluster: Sequence[str] = (),
+        now: Callable[[], float] = time.monotonic,
     ):
-        self._model_dir = model_dir
+        self._name = os.path.basename(model_dir)
         self._every = every
+        self._cluster = cluster
         self._now = now
-        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        self._train = Events(model_dir, "train")
+        self._eval = Events(model_dir, "eval")
 
     def on_start(self, session):
         self._step = session.step
         self._speedometer = Speedometer(session.step, self._now)
         self._window = session.window()
+        self._worker_steps = list(session.trainer.worker_steps)
+        if self._every:
+            self._tell_what_is_run(session)
 
     def next_stop(self, session):
         # Where a stop costs nothing, what is told is of the very step.
@@ -48,6 +63,8 @@ class SummaryWriter(Callback):
         window = self._window.take().items()
         values = {f"train/{name}": value for name, value in window}
         values["learning_rate"] = session.trainer.learning_rate()
+        if session.trainer.loss_scale is not None:
+            values["loss_scale"] = float(session.trainer.loss_scale.read())
         speed = self._speedometer.read(step)
         if speed is not None:
             values["speed/steps_per_second"] = speed
@@ -55,33 +72,48 @@ class SummaryWriter(Callback):
             values["speed/examples_per_second"] = examples
         for index, share in self._window.waits.items():
             values[f"speed/input_wait/{index}"] = share
-        for index, steps in enumerate(session.trainer.worker_steps):
-            values[f"workers/{index}/steps"] = steps
-        self._write("train", step, values)
+        self._train.scalars(step, values | self._describe_workers(session))
+        if self._window.staleness.any():
+            counts = self._window.staleness
+            self._train.histogram(step, "workers/staleness", counts, _STALENESS)
 
     def on_evaluation(self, session, results):
-        values = {
-            f"eval/{name}": value
-            for name, value in results.items()
-            if name != "examples"
-        }
-        self._write("eval", session.step, values)
-        self._writers["eval"].flush()
+        self._eval.scalars(session.step, events.evaluation(results))
+        self._eval.flush()
 
     def on_end(self, session):
+        if self._every:
+            self._train.end_of_hparams()
         self._close()
 
     def on_error(self, session, error):
         self._close()
 
-    def _close(self) -> None:
-        while self._writers:
-            self._writers.popitem()[1].close()
+    def _tell_what_is_run(self, session) -> None:
+        config = session.config
+        texts = {"run/flags": events.flags_text(config)}
+        if self._cluster:
+            texts["run/cluster"] = "\n".join(f"- {line}" for line in self._cluster)
+        self._train.texts(session.step, texts)
+        names = ["loss", *session.trainer.metric_names]
+        metrics = {f"eval/{name}": "../eval" for name in names}
+        metrics |= {"train/loss": "", "speed/examples_per_second": ""}
+        optimizer = session.trainer.checkpoint.optimizer
+        values = events.hparams_of(
+            config, session.trainer.learning_rate(), type(optimizer).__name__
+        )
+        self._train.hparams(values, metrics, self._name)
 
-    def _write(self, run: str, step: int, values: dict[str, float]) -> None:
-        if run not in self._writers:
-            path = os.path.join(self._model_dir, run)
-            self._writers[run] = tf.summary.create_file_writer(path)
-        with self._writers[run].as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
+    def _describe_workers(self, session) -> dict[str, float]:
+        """Returns steps of each worker, and its share of those since the last time."""
+        before, now = self._worker_steps, list(session.trainer.worker_steps)
+        self._worker_steps = now
+        values = {f"workers/{i}/steps": steps for i, steps in enumerate(now)}
+        whole = sum(now) - sum(before)
+        for i, steps in enumerate(now if whole else []):
+            values[f"workers/{i}/share"] = (steps - before[i]) / whole
+        return values
+
+    def _close(self) -> None:
+        self._train.close()
+        self._eval.close()

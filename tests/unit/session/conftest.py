@@ -43,6 +43,9 @@ class FakeTrainer:
     examples_per_step = 8
     description = ()
     checkpoint_options = None
+    loss_scale = None
+    metric_names = ("accuracy",)
+    batch_spec = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2]))
 
     def __init__(
         self,
@@ -69,6 +72,9 @@ class FakeTrainer:
         self.slow_seconds = 0  # that an evaluation and a save take
         self.counter = tf.Variable(0, dtype=tf.int64)
         self.checkpoint = tf.train.Checkpoint(counter=self.counter)
+        self.checkpoint.optimizer = tf.Module()
+        self.is_finite = True
+        self.profiling = []  # global steps at which it began and ended
         self._lag = lag
         self._clock = clock
         self._step_seconds = step_seconds
@@ -100,6 +106,17 @@ class FakeTrainer:
 
     def learning_rate(self):
         return 0.125
+
+    def has_finite_weights(self):
+        return self.is_finite
+
+    def start_profiling(self):
+        assert not self._under_way
+        self.profiling.append(self.global_step)
+
+    def stop_profiling(self):
+        self.profiling.append(self.global_step)
+        return {"chief:0": b"a profile", "worker:1": b"another"}
 
     def before_save(self):
         assert not self._under_way

@@ -378,12 +378,14 @@ def test_the_bar_is_taken_away_when_the_run_fails(prepare, make_trainer, termina
 
 
 def scalars(folder):
-    """Reads all event files of a folder: {step: {tag: value}}."""
+    """Reads the scalars in all event files of a folder: {step: {tag: value}}."""
     found = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for record in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name != "scalars":
+                    continue
                 number = float(tf.make_ndarray(value.tensor))
                 found.setdefault(event.step, {})[value.tag] = number
     return found
@@ -402,6 +404,8 @@ def test_summaries_have_the_promised_tags(prepare, make_trainer, clock, tmp_path
             "speed/input_wait/0": 0.25,
             "workers/0/steps": 10,
             "workers/1/steps": 10,
+            "workers/0/share": 0.5,
+            "workers/1/share": 0.5,
         },
         40: {
             "train/loss": 30.5,
@@ -411,6 +415,8 @@ def test_summaries_have_the_promised_tags(prepare, make_trainer, clock, tmp_path
             "speed/input_wait/0": 0.25,
             "workers/0/steps": 20,
             "workers/1/steps": 20,
+            "workers/0/share": 0.5,
+            "workers/1/share": 0.5,
         },
     }
     assert not (tmp_path / "eval").exists()
@@ -449,7 +455,7 @@ def test_summaries_are_written_out_when_the_run_fails(prepare, clock, tmp_path):
                 raise RuntimeError
 
     writer = SummaryWriter(str(tmp_path), 10, now=clock)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(errors.TrainingFailed):
         prepare(writer, FailAt30(), train_steps=50).run()
     assert sorted(scalars(tmp_path / "train")) == [10, 20, 30]
 

@@ -238,11 +238,10 @@ def test_a_damaged_checkpoint_is_refused(prepare, tmp_path):
         prepare()
 
 
-def test_checkpoints_that_nothing_lists_are_not_started_over(prepare, tmp_path):
+def test_checkpoints_that_nothing_lists_are_found(prepare, tmp_path):
     prepare(saver(10)).run()
     (tmp_path / "checkpoint").unlink()
-    with pytest.raises(errors.UsageError, match=r"has 3 checkpoints but no"):
-        prepare()
+    assert prepare().session.step == 30
 
 
 # Stopping early.
@@ -313,11 +312,17 @@ class FailAt(Callback):
         raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize("method", ["on_start", "on_loop", "on_save", "on_end"])
+@pytest.mark.parametrize(
+    "method", ["on_start", "on_loop", "before_save", "on_save", "on_end"]
+)
 def test_every_callback_is_told_of_an_error_once(method, prepare):
     setup = prepare(FailAt(method), saver(10))
-    with pytest.raises(RuntimeError, match="boom") as caught:
+    with pytest.raises(errors.TrainingFailed) as caught:
         setup.run()
+    first, *rest = str(caught.value).splitlines()
+    assert first.startswith(f"FailAt.{method} failed: RuntimeError: boom (")
+    assert rest[0].startswith("Traceback")
+    assert rest[-1] == "RuntimeError: boom"
     told = [event for event in setup.recorder.events if event[0] == "error"]
     assert told == [("error", caught.value)]
 
@@ -337,7 +342,7 @@ def test_a_callback_that_fails_on_an_error_hides_neither_it_nor_the_others(prepa
             raise ValueError("worse")
 
     setup = prepare(Worse(), Act(10, fail))
-    with pytest.raises(RuntimeError, match="boom"):
+    with pytest.raises(errors.TrainingFailed, match="boom"):
         setup.run()
     assert setup.recorder.events[-1][0] == "error"
 
@@ -415,6 +420,7 @@ def test_the_result_says_how_it_went(prepare, make_trainer):
         "restarts": 0,
         "repeated_steps": 0,
         "eval": {"loss": 0.25, "accuracy": 0.5, "examples": 1234},
+        "stopped": None,
     }
     json.dumps(result)
 

@@ -79,7 +79,7 @@ def test_a_factory_that_makes_no_optimizer_is_named(result, make):
 def test_what_scales_the_loss_is_refused(flags, make):
     optimizer = optimizers.LossScaleOptimizer(optimizers.SGD())
     message = message_of(make, optimizer, **flags)
-    assert_parts(message, ["LossScaleOptimizer", "mixed_bfloat16"])
+    assert_parts(message, ["LossScaleOptimizer", "--mixed_precision=float16"])
 
 
 def test_what_accumulates_gradients_by_itself_is_refused(make):

@@ -326,11 +326,12 @@ def test_a_batch_that_is_not_the_replica_s_own_counts_as_none(problem):
     sums = run.step.sums(element, step, before, is_own=tf.constant(False))
     assert float(sums.weight) == float(sums.loss) == 0
     assert not any(np.any(gradient) for gradient in sums.gradients)
-    assert [float(value) for value in sums.tally] == [2, 3, 0, 0, 0, 0]
+    numbers = [float(value) for value in sums.tally if value.shape.rank == 0]
+    assert numbers == [2, 3, 0, 0, 0, 0, 0]
     own = run.step.sums(element, step, before, is_own=tf.constant(True))
     assert float(own.weight) == 8
     assert float(own.tally[1]) == 3 + 8
-    assert float(tally.extras(own.tally)[1]) == 1
+    assert float(tally.extras(own.tally)[3]) == 1
     # Nothing over nothing is nothing.
     assert not any(np.any(g) for g in gradients_lib.divide(sums.gradients, sums.weight))
 

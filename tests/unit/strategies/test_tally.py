@@ -10,14 +10,14 @@ from dtrain.strategies import tally
 
 
 def values(tensors):
-    return [float(value) for value in tensors]
+    return [float(value) for value in tensors if value.shape.rank == 0]
 
 
 def test_metrics_come_first_and_are_as_they_were():
     states = [tf.constant([1.0, 2.0]), tf.constant(3, tf.int64)]
     start = tally.start(states)
     assert tally.metrics(start) == states
-    assert values(tally.extras(start)) == [0, 0, 0, 0]
+    assert values(tally.extras(start)) == [0, 0, 0, 0, 0]
 
 
 def test_batches_and_updates_are_added_up():
@@ -25,11 +25,13 @@ def test_batches_and_updates_are_added_up():
     for number in range(3):
         waited, begun = tf.constant(0.25, tf.float64), tf.constant(number % 2, tf.int64)
         own = tally.add(own, [tf.constant(float(number))], waited, begun)
-    own = tally.with_update(tally.with_update(own), tf.constant(0.0, tf.float64))
+    loss, step = tf.constant(1.5), tf.constant(6, tf.int64)
+    own = tally.with_update(own, loss, step)
+    own = tally.with_update(own, loss, step, tf.constant(0.0, tf.float64))
     assert values(tally.metrics(own)) == [2]
-    assert values(tally.extras(own)) == [0.75, 1, 3, 1]
+    assert values(tally.extras(own)) == [0, 0.75, 1, 3, 1]
     packed = np.array([9.0, 8.0, *values(tally.extras(own))])
-    assert tally.tail(packed) == (0.75, 1, 3, 1)
+    assert tally.tail(packed) == (None, 0.75, 1, 3, 1)
     assert values(tally.counts(tf.constant(packed))) == [1, 3, 1]
 
 
@@ -37,8 +39,27 @@ def test_a_tally_keeps_its_form():
     """As a loop in a graph needs it."""
     start = tally.start([tf.zeros([2])])
     waited, begun = tf.zeros([], tf.float64), tf.zeros([], tf.int64)
-    own = tally.with_update(tally.add(start, [tf.ones([2])], waited, begun))
+    own = tally.add(start, [tf.ones([2])], waited, begun)
+    own = tally.with_update(own, tf.zeros([]), tf.zeros([], tf.int64))
     assert [(t.dtype, t.shape) for t in own] == [(t.dtype, t.shape) for t in start]
+
+
+def test_the_first_step_without_a_number_for_a_loss_is_kept():
+    own = tally.start([])
+    for step, loss in enumerate([0.5, np.inf, np.nan, 0.5]):
+        own = tally.with_update(own, tf.constant(loss), tf.constant(step, tf.int64))
+    packed = np.array(values(tally.extras(own)))
+    assert tally.tail(packed).bad_step == 1
+
+
+def test_bins_are_found_again():
+    own = tally.start([tf.zeros([2])], 4)
+    for place in (0, 2, 2):
+        stale = tf.one_hot(place, 4, dtype=tf.float64)
+        own = tally.with_update(own, tf.zeros([]), tf.constant(0, tf.int64), 1.0, stale)
+    packed = np.concatenate([np.ravel(part) for part in own])
+    assert tally.bins(packed, 4).tolist() == [1, 0, 2, 0]
+    assert tally.tail(packed).updates == 3
 
 
 def comes_after(seconds):

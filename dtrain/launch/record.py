@@ -1,0 +1,87 @@
+"""What a model directory's run is and how it ended, for those who come to it later."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+
+from dtrain import errors
+from dtrain.config import RunConfig
+
+_FILE = "run.json"
+# What an experiment may make its model or data of.
+_FIELDS = (
+    "strategy",
+    "experiment",
+    "data_dir",
+    "train_steps",
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "learning_rate",
+    "accumulate_steps",
+    "mixed_precision",
+    "seed",
+)
+
+
+def begin(model_dir: str, config: RunConfig) -> None:
+    """Notes that a run trains in a model directory."""
+    _write(model_dir, {"config": dataclasses.asdict(config), "status": None})
+
+
+def end(model_dir: str, status: int) -> None:
+    """Notes that the run has ended, with an exit status; the first one counts."""
+    known = _read(model_dir)
+    if known is not None and known["status"] is None:
+        _write(model_dir, {**known, "status": status})
+
+
+def status(model_dir: str) -> int | None:
+    """Returns the exit status of the run; `None` as long as there is none."""
+    known = _read(model_dir)
+    return None if known is None else known["status"]
+
+
+def complete(config: RunConfig) -> RunConfig:
+    """Returns a config that has what the directory's run was given, and this is not.
+
+    Args:
+        config: with a `model_dir`.
+
+    Raises:
+        UsageError: the directory holds no run, and the config names no experiment.
+    """
+    folder = config.model_dir
+    known = _read(folder)
+    if known is None and os.path.basename(folder) == "best":
+        known = _read(os.path.dirname(folder))
+    if known is None:
+        if config.experiment == RunConfig.experiment:
+            raise errors.UsageError(
+                f"--model_dir={folder} has no {_FILE}, which tells what was trained "
+                "there. Give the directory of a run, or add --experiment."
+            )
+        return config
+    return config.replace(
+        **{
+            name: known["config"][name]
+            for name in _FIELDS
+            if getattr(config, name) == getattr(RunConfig, name)
+        }
+    )
+
+
+def _read(model_dir: str) -> dict | None:
+    try:
+        with open(os.path.join(model_dir, _FILE)) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def _write(model_dir: str, content: Mapping) -> None:
+    path = os.path.join(model_dir, _FILE)
+    with open(path + ".tmp", "w") as file:
+        json.dump(content, file, indent=1)
+    os.replace(path + ".tmp", path)

@@ -1,0 +1,48 @@
+"""Prints values of the user's own: heir of `LoggingTensorHook`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dtrain.session.callbacks.base import Callback, next_multiple
+from dtrain.session.session import Session
+
+
+class ValueLogger(Callback):
+    """A line with values every so many steps, and at the end.
+
+    Loss and metrics are shown anyway; this is for what else the model's variables tell.
+    No step is under way when a value is taken.
+
+    Args:
+        values: name to a function of the session, for instance
+            `lambda session: session.model.layers[0].kernel.numpy().std()`.
+        every: steps between lines; 0: only at the end.
+    """
+
+    def __init__(self, values: Mapping[str, Callable[[Session], float]], every: int):
+        self._values = values
+        self._every = every
+
+    def on_start(self, session):
+        self._last_step = session.step
+
+    def next_stop(self, session):
+        return next_multiple(self._last_step, self._every)
+
+    def on_loop(self, session):
+        due = self.next_stop(session)
+        if session.is_quiet and due is not None and session.step >= due:
+            self._show(session)
+
+    def on_end(self, session):
+        if session.step > self._last_step or self._every == 0:
+            self._show(session)
+
+    def _show(self, session) -> None:
+        self._last_step = session.step
+        shown = "  ".join(
+            f"{name} {float(value(session)):.6g}"
+            for name, value in self._values.items()
+        )
+        session.console.line(f"step {session.step}  {shown}")
