@@ -20,6 +20,22 @@ MODES = ("train", "eval", "export")
 SCHEDULES = ("constant", "cosine", "exponential", "piecewise")
 PRECISIONS = ("bfloat16", "float16")
 
+# What an experiment may make its model, optimizer or data of; the rest is the run's own.
+FOR_EXPERIMENTS = (
+    "strategy",
+    "experiment",
+    "data_dir",
+    "data_sharding",
+    "train_steps",
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "learning_rate",
+    "accumulate_steps",
+    "mixed_precision",
+    "seed",
+)
+
 # What an experiment that declares nothing gets (`dtrain.defaults`).
 DEFAULT_TRAIN_STEPS = 1000
 DEFAULT_BATCH_SIZE = 32

@@ -6,23 +6,9 @@ import os
 from collections.abc import Mapping
 
 from dtrain import errors
-from dtrain.config import RunConfig
+from dtrain.config import FOR_EXPERIMENTS, RunConfig
 
 _FILE = "run.json"
-# What an experiment may make its model or data of.
-_FIELDS = (
-    "strategy",
-    "experiment",
-    "data_dir",
-    "train_steps",
-    "epochs",
-    "batch_size",
-    "optimizer",
-    "learning_rate",
-    "accumulate_steps",
-    "mixed_precision",
-    "seed",
-)
 
 
 def begin(model_dir: str, config: RunConfig) -> None:
@@ -66,7 +52,7 @@ def complete(config: RunConfig) -> RunConfig:
     return config.replace(
         **{
             name: known["config"][name]
-            for name in _FIELDS
+            for name in FOR_EXPERIMENTS
             if getattr(config, name) == getattr(RunConfig, name)
         }
     )

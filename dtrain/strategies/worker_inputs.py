@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from dtrain import errors
 from dtrain.cluster.spec import Cluster, split_address
-from dtrain.config import RunConfig
+from dtrain.config import FOR_EXPERIMENTS, RunConfig
 from dtrain.input import feed, form, stream
 from dtrain.input.share import Place
 from dtrain.runtime import calls
@@ -25,20 +25,6 @@ from dtrain.strategies.failures import describe_input, explained
 
 _CHECK_SECONDS = 0.5
 _COUNTER = "dtrain_examples"
-# What tells an experiment what to make its data of; the rest is the chief's own.
-_FIELDS = (
-    "strategy",
-    "experiment",
-    "data_dir",
-    "train_steps",
-    "epochs",
-    "batch_size",
-    "optimizer",
-    "learning_rate",
-    "accumulate_steps",
-    "seed",
-    "data_sharding",
-)
 
 
 class WorkerInputs:
@@ -72,7 +58,9 @@ class WorkerInputs:
             share["dealer"] = self._dealer.address
         if config.epochs is not None:  # in place of which it was filled in
             config = config.replace(train_steps=None)
-        self._order = Order({name: getattr(config, name) for name in _FIELDS}, share)
+        self._order = Order(
+            {name: getattr(config, name) for name in FOR_EXPERIMENTS}, share
+        )
         opened = self._open()
         outlines = [answer.outline for answer in opened]
         known = [outline.num_batches for outline in outlines]
