@@ -23,6 +23,7 @@ from dtrain.errors import (
 from dtrain.experiment import Experiment, defaults
 from dtrain.input.context import InputContext
 from dtrain.run import train
+from dtrain.session import callbacks
 from dtrain.session.callbacks.base import Callback
 from dtrain.version import __version__
 
@@ -37,6 +38,7 @@ __all__ = [
     "TrainingFailed",
     "UsageError",
     "__version__",
+    "callbacks",
     "defaults",
     "train",
 ]

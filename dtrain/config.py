@@ -20,7 +20,7 @@ MODES = ("train", "eval", "export")
 SCHEDULES = ("constant", "cosine", "exponential", "piecewise")
 PRECISIONS = ("bfloat16", "float16")
 
-# What an experiment may make its model, optimizer or data of; the rest is the run's own.
+# What an experiment may make its model, optimizer or data of.
 FOR_EXPERIMENTS = (
     "strategy",
     "experiment",

@@ -219,6 +219,65 @@ strings = experiment_on(
     model=strings_model,
 )
 
+# What people hang on a session.
+
+class Witness(dtrain.Callback):
+    """Prints what it is told."""
+
+    def on_start(self, session):
+        print("WITNESS start", session.step)
+
+    def before_save(self, session):
+        print("WITNESS before_save", session.step)
+
+    def on_save(self, session, path):
+        print("WITNESS save", session.step)
+
+    def on_evaluation(self, session, results):
+        print("WITNESS evaluation", session.step, results["examples"])
+
+    def on_end(self, session):
+        print("WITNESS end", session.step)
+
+    def on_error(self, session, error):
+        print("WITNESS error", type(error).__name__)
+
+class Raiser(dtrain.Callback):
+    def on_loop(self, session):
+        if session.step >= 40:
+            raise KeyError("no such thing")
+
+class BadAt57(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that breaks the weights in one update: number 57, from 0."""
+
+    def __call__(self, step):
+        step = keras.ops.cast(step, "float32")
+        return keras.ops.where(step == 57.0, np.nan, 0.01)
+
+def experiment_with(*callbacks, rate=0.01):
+    @dtrain.defaults(train_steps=300, batch_size=32)
+    def experiment(config):
+        return dtrain.Experiment(
+            model=functional,
+            optimizer=lambda: keras.optimizers.Adam(rate),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            train_data=lambda: split()[0],
+            eval_data=lambda: split()[1],
+            callbacks=lambda: [make() for make in callbacks],
+        )
+    return experiment
+
+watched = experiment_with(
+    Witness,
+    lambda: dtrain.callbacks.ValueLogger(
+        {"largest": lambda session: abs(session.model.weights[0].numpy()).max()}, 150),
+    lambda: dtrain.callbacks.FinalValues(lambda session: {"at": session.step}),
+    lambda: dtrain.callbacks.StopAtStep(last_step=300),
+)
+raising = experiment_with(Raiser, Witness)
+breaking = experiment_with(Witness, rate=BadAt57())
+
 functional_model = make(functional)
 subclassed_model = make(Subclassed)
 model_with_losses = make(WithLosses)

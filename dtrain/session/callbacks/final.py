@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from typing import Any
 
 from dtrain.session.callbacks.base import Callback
-from dtrain.session.session import Session
+
+if typing.TYPE_CHECKING:
+    from dtrain.session.session import Session
 
 
 class FinalValues(Callback):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 
 from dtrain.session.callbacks.base import Callback, next_multiple
-from dtrain.session.session import Session
+
+if typing.TYPE_CHECKING:
+    from dtrain.session.session import Session
 
 
 class ValueLogger(Callback):
