@@ -59,10 +59,7 @@ def train(
             raise errors.from_status(status, f"The chief ended with status {status}.")
         return None
     if role in (_Role.EVALUATOR, _Role.ASSESSOR):
-        # What is given here is given: the function stands for its name.
-        config = record.complete(config).replace(experiment=name)
-        with Signals(at_once=True) as signals:
-            return _look(role, function, config, console, signals)
+        return _look(role, function, config, console)
     owner = model_dir.Owner(config.model_dir)
     try:
         if role is _Role.LAUNCHER:
@@ -91,7 +88,11 @@ def run_command(config: RunConfig, is_child: bool) -> int:
             return _support(role, None, config, source, console)
         config = _check_outputs(_with_model_dir(config, role))
         if role in (_Role.EVALUATOR, _Role.ASSESSOR):
-            return _look_as_command(role, config, is_child)
+            if not is_child:
+                path = model_dir.log_path(config.model_dir, Task("evaluator"))
+                console = console_lib.redirect(path)
+            _look(role, None, config, console)
+            return 0
         experiment.check_name(config.experiment)
         # The launcher of a local cluster holds the directory for its chief.
         owner = None if is_child else model_dir.Owner(config.model_dir)
@@ -199,32 +200,37 @@ def _look(
     function: roles.ExperimentFunction | None,
     config: RunConfig,
     console: Console,
-    signals: Signals,
 ) -> dict | None:
-    """Evaluates or exports; returns the result, which a watching evaluator has not."""
-    if role is _Role.ASSESSOR:
-        return roles.assess(function, config, console, signals)
-    owner = model_dir.Owner(config.model_dir, model_dir.EVALUATOR_FILE)
-    try:
-        status = roles.watch(function, config, console, signals)
-    finally:
-        owner.release()
+    """Evaluates or exports; returns the result, which a watching evaluator has not.
+
+    Args:
+        function: what was trained; `None` to find it by its name.
+    """
+    with Signals(at_once=True) as signals:
+        if role is _Role.ASSESSOR:
+            config = _complete(function, config)
+            return roles.assess(function, config, console, signals)
+        owner = model_dir.Owner(config.model_dir, model_dir.EVALUATOR_FILE)
+        try:
+            record.wait_for(config.model_dir, console)
+            config = _complete(function, config)
+            status = roles.watch(function, config, console, signals)
+        finally:
+            owner.release()
     if status:
         raise errors.from_status(status, f"Training ended with status {status}.")
     return None
 
 
-def _look_as_command(role: _Role, config: RunConfig, is_child: bool) -> int:
-    """The same as a command; returns its exit status."""
-    config = record.complete(config)
-    experiment.check_name(config.experiment)
-    console = console_lib.plain()
-    if not is_child:
-        name = Task("evaluator") if role is _Role.EVALUATOR else Task("chief")
-        console = console_lib.redirect(model_dir.log_path(config.model_dir, name))
-    with Signals(at_once=True) as signals:
-        _look(role, None, config, console, signals)
-    return 0
+def _complete(
+    function: roles.ExperimentFunction | None, config: RunConfig
+) -> RunConfig:
+    """Returns a config with what the directory's run was given, and this was not."""
+    known = record.complete(config)
+    if function is not None:  # which stands for its name
+        return known.replace(experiment=config.experiment)
+    experiment.check_name(known.experiment)
+    return known
 
 
 def _with_model_dir(config: RunConfig, role: _Role) -> RunConfig:
@@ -240,6 +246,11 @@ def _with_model_dir(config: RunConfig, role: _Role) -> RunConfig:
     model_dir.check(path)
     path = os.path.abspath(path)
     model_dir.check(path)  # where it is may have such a name, too
+    if role is _Role.ASSESSOR and not os.path.isdir(path):
+        raise errors.UsageError(
+            f"--mode={config.mode}: --model_dir={path} is no directory. Give the "
+            "directory of a run that has saved a checkpoint."
+        )
     return config.replace(model_dir=path)
 
 

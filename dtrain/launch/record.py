@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Mapping
 
 from dtrain import errors
 from dtrain.config import FOR_EXPERIMENTS, RunConfig
+from dtrain.console import Console
 
 _FILE = "run.json"
+_POLL_SECONDS = 0.5
 
 
 def begin(model_dir: str, config: RunConfig) -> None:
@@ -27,6 +30,14 @@ def status(model_dir: str) -> int | None:
     """Returns the exit status of the run; `None` as long as there is none."""
     known = _read(model_dir)
     return None if known is None else known["status"]
+
+
+def wait_for(model_dir: str, console: Console) -> None:
+    """Returns once a run trains, or has trained, in a model directory."""
+    if _read(model_dir) is None:
+        console.line(f"Waiting for a run in {model_dir}.")
+    while _read(model_dir) is None:
+        time.sleep(_POLL_SECONDS)
 
 
 def complete(config: RunConfig) -> RunConfig:

@@ -20,6 +20,7 @@ from dtrain.session import contents
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
 _DRAFT = "draft-ckpt-"
+_STATE = "checkpoint"  # as TensorFlow calls it
 
 
 def find(folder: str) -> list[str]:
@@ -223,13 +224,17 @@ class Checkpoints:
 
     def _write_state(self, newest: str) -> None:
         paths = sorted(self._times, key=step_of)
-        tf.compat.v1.train.update_checkpoint_state(
+        state = tf.compat.v1.train.generate_checkpoint_state_proto(
             self._folder,
             os.path.basename(newest),
             [os.path.basename(path) for path in paths],
             all_model_checkpoint_timestamps=[self._times[path] for path in paths],
             last_preserved_timestamp=self._kept_at,
         )
+        name = os.path.join(self._folder, _STATE)
+        with open(name + ".tmp", "w") as file:
+            file.write(str(state))
+        os.replace(name + ".tmp", name)
 
     def _not_written(self, path: str, error: Exception) -> errors.TrainingFailed:
         free = shutil.disk_usage(self._folder).free / 2**20

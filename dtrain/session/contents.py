@@ -125,7 +125,7 @@ def weights_in(path: str) -> dict[str, Any]:
         keys = {
             name: f"{key}{_VALUE}"
             for key, name in names.items()
-            if not key.startswith(("optimizer/_variables", "optimizer/_iterations"))
+            if key.startswith(("model/", "optimizer/_trainable_variables/"))
         }
     elif _GRAPH_KEY in shapes:
         raise ValueError("it has no names of variables, as checkpoints of dtrain have")

@@ -186,13 +186,13 @@ class Step:
             iterator: of elements (begun, batch), as `input.feed` makes them.
             tally: see `tally.py`.
             may_end: the data may end; then nothing is done.
-            within: calls a step as the strategy wants it called.
+            within: calls a part of a step as the strategy wants it called.
 
         Returns:
             The loss, a float32 scalar, and the new tally.
         """
         if not may_end:
-            return within(lambda: self._run(lambda _: (next(iterator), None), tally))
+            return self._run(lambda _: (next(iterator), None), tally, within)
         # Whether there is a batch has to be known before the weights are read. The
         # smallest one is there when the update before this step is done.
         smallest = min(
@@ -216,16 +216,18 @@ class Step:
 
         return tf.cond(
             has_value,
-            lambda: within(lambda: self._run(element, tally)),
+            lambda: self._run(element, tally, within),
             lambda: (tf.zeros([]), list(tally)),
         )
 
-    def _run(self, element: Callable, tally: list) -> tuple:
+    def _run(self, element: Callable, tally: list, within: Callable) -> tuple:
         step = self.take_ticket()
         landed = self._staleness and self._staleness.before_read()
-        loss, gradients, tally = self._compute(element, step, tally, landed)
+        loss, gradients, tally = within(
+            lambda: self._compute(element, step, tally, landed)
+        )
         first_op = len(tf.compat.v1.get_default_graph().get_operations())
-        self.apply(gradients, step)
+        self.apply(gradients, step, within)
         stale = self._staleness and self._staleness.after_write(landed, first_op)
         return loss, tally_lib.with_update(tally, loss, step, stale=stale)
 
@@ -349,38 +351,56 @@ class Step:
         metrics = self._objective.update(tally_lib.metrics(tally), y, y_pred)
         return loss, weight, gradients, tally_lib.add(tally, metrics, waited, begun)
 
-    def apply(self, gradients: Sequence, step: tf.Tensor) -> None:
+    def apply(
+        self,
+        gradients: Sequence,
+        step: tf.Tensor,
+        within: Callable[[Callable], Any] = lambda update: update(),
+    ) -> None:
         """Updates the weights as number `step` of the run.
 
         Keras' `apply` clips, decays and updates, in this order. Whoever averages
         gradients over replicas has done so before. With a loss scale, an update of
         which a gradient is no number is left out.
 
-        Schedules and bias corrections ask `optimizer.iterations`, which Keras
-        counts by reading and writing: under asynchrony it falls behind. Within the
-        scope it is this step's ticket, and nothing is written to it.
+        Args:
+            gradients: dense, sparse or `None`, one a trainable weight.
+            step: its number, an int64 scalar.
+            within: calls the update as the strategy wants it called.
         """
         gradients = [
             gradients_lib.merge_rows(g) if isinstance(g, tf.IndexedSlices) else g
             for g in gradients
         ]
-        if self.loss_scale is None:
-            self._update(gradients, step)
-            return
 
         def update() -> tf.Tensor:
-            self._update(gradients, step)
+            # Some strategies call in a thread of their own, in which Keras asks for
+            # the rate; what it then merges over replicas it calls in this one.
+            with self._counted_as(step):
+                within(lambda: self._update(gradients, step))
             return tf.constant(True)
 
+        if self.loss_scale is None:
+            update()
+            return
         is_good = loss_scale_lib.are_finite(gradients)
         tf.cond(is_good, update, lambda: tf.constant(False))
         self.loss_scale.note(is_good)
 
     def _update(self, gradients: Sequence, step: tf.Tensor) -> None:
+        with self._counted_as(step):
+            self._optimizer.apply(gradients, self._model.trainable_variables)
+
+    def _counted_as(self, step: tf.Tensor) -> keras.StatelessScope:
+        """Returns a scope, of one thread, in which a step is the optimizer's count.
+
+        Schedules and bias corrections ask `optimizer.iterations`, which Keras counts
+        by reading and writing: under asynchrony it falls behind. Within the scope it
+        is this step's ticket, and nothing is written to it.
+        """
         iterations = self._optimizer.iterations
         ticket = tf.cast(step, iterations.dtype)
-        with keras_ways.TicketScope(state_mapping=[(iterations, ticket)]):
-            self._optimizer.apply(gradients, self._model.trainable_variables)
+        return keras_ways.TicketScope(state_mapping=[(iterations, ticket)])
 
     def zeros(self) -> list[tf.Tensor]:
         """Returns a gradient of nothing: one tensor of zeros a trainable weight."""

@@ -290,6 +290,23 @@ def run(lab):
     return functools.partial(run_in, lab)
 
 
+@pytest.fixture(scope="session", name="run_in")
+def give_run_in():
+    """`run_in`, for labs that tests and fixtures choose themselves."""
+    return run_in
+
+
+@pytest.fixture(scope="session")
+def split():
+    """A function that writes the evaluation data of `MODELS` to a file."""
+
+    def write(path):
+        code = MODELS.split("def experiment_on")[0] + "\n(x, y) = split()[1]\n"
+        exec(code + f"np.savez({str(path)!r}, x=x, y=y)", {})
+
+    return write
+
+
 def run_in(lab, strategy, *flags, name="run", expect=0, own_flags=None):
     """Runs a command to its end; returns it, and the result file's content.
 
