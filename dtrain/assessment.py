@@ -55,7 +55,8 @@ class Assessment:
 
         Raises:
             FileNotFoundError: it is not there (any more).
-            UsageError: it is damaged, or a different model's.
+            Damaged: it cannot be read as a whole.
+            UsageError: it is a different model's.
         """
         try:
             status = tf.train.Checkpoint(model=self.model).read(path)
@@ -71,8 +72,8 @@ class Assessment:
             folder = path.rpartition("/")[0]
             if path not in checkpoints.find(folder):
                 raise FileNotFoundError(path) from error
-            raise errors.UsageError(
-                f"{path} is damaged: {str(error).splitlines()[0]}."
+            raise checkpoints.Damaged(
+                f"{path} is damaged: {errors.tidy(str(error))}"
             ) from error
 
     def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:

@@ -10,6 +10,7 @@ from dtrain import errors, experiment, version
 from dtrain.cluster.spec import Cluster
 from dtrain.config import RunConfig
 from dtrain.console import Console
+from dtrain.launch import record
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight
 from dtrain.runtime.meeting import Meeting
@@ -105,7 +106,9 @@ def lead(
         lines = _describe_cluster(trainer, cluster, origin)
         _show_banner(trainer, config, lines, console)
         callbacks = [*_make_callbacks(config, best, lines), *own_callbacks]
-        result = Session(trainer, config, callbacks, console, signals).run()
+        session = Session(trainer, config, callbacks, console, signals)
+        record.begin(config.model_dir, config)  # it fits what is there
+        result = session.run()
     _show_result(result, config, console)
     return result
 
@@ -121,7 +124,6 @@ def _make_callbacks(
     callbacks: list[Callback] = [
         NanStopper(),
         ProgressDisplay(config.log_every),
-        SummaryWriter(config.model_dir, config.summary_every, cluster),
         StopFile(config.model_dir),
     ]
     if config.log_workers:
@@ -134,19 +136,23 @@ def _make_callbacks(
     callbacks.append(Evaluator(config.eval_every))
     if config.export_dir is not None:
         callbacks.append(Exporter(config.export_dir))
+    # The last to end: until then there is something to write.
+    callbacks.append(SummaryWriter(config.model_dir, config.summary_every, cluster))
     return callbacks
 
 
 def _choose_best(what: experiment.Experiment, config: RunConfig) -> Best | None:
     """Returns what keeps the best checkpoint; `None` if nobody here does."""
     metric = best_lib.wanted(config)
+    if what.eval_data is None and (config.evaluator or metric is not None):
+        flag = "an evaluator" if config.evaluator else f"--best_metric={metric}"
+        raise errors.UsageError(
+            f"{flag} needs evaluation data, but experiment {config.experiment} has no "
+            "eval_data. Add it, or leave the evaluator, --best_metric and "
+            "--early_stop_patience out."
+        )
     if metric is None:
         return None
-    if what.eval_data is None:
-        raise errors.UsageError(
-            f"--best_metric={metric} needs evaluations, but experiment "
-            f"{config.experiment} has no eval_data. Add it, or leave the flag out."
-        )
     best = Best(config.model_dir, metric)
     return None if config.evaluator else best  # an evaluator keeps it
 

@@ -7,6 +7,7 @@ what each one means). What to train is an `Experiment`; where, a `Cluster`.
 import dataclasses
 import math
 import numbers
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -127,6 +128,7 @@ class RunConfig:
     startup_timeout: float = 300.0
 
     def __post_init__(self):
+        self._check_types()
         _check_choice("strategy", self.strategy, STRATEGIES)
         _check_choice("cluster", self.cluster, CLUSTER_SOURCES)
         _check_choice("gradient_dtype", self.gradient_dtype, GRADIENT_DTYPES)
@@ -198,14 +200,35 @@ class RunConfig:
                 "--strategy=mirrored (one machine) or sync (several)."
             )
 
+    def _check_types(self) -> None:
+        """Refuses what is no text or no bool; takes a path for its text."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is bool and not isinstance(value, bool):
+                raise errors.UsageError(
+                    f"--{field.name}={value!r} is neither true nor false. Give one."
+                )
+            if field.type not in (str, str | None) or value is None:
+                continue
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+                object.__setattr__(self, field.name, value)
+            if not isinstance(value, str) or not value:
+                raise errors.UsageError(
+                    f"--{field.name}={value!r} is no text. Give one, as on the command "
+                    "line, or leave it out."
+                )
+
     def _check_schedule(self) -> None:
         schedule = self.learning_rate_schedule
         needs = {
             "decay_steps": ("cosine", "exponential"),
+            "decay_rate": ("exponential", "piecewise"),
             "decay_boundaries": ("piecewise",),
         }
         for name, schedules in needs.items():
-            if getattr(self, name) is not None and schedule not in schedules:
+            is_given = getattr(self, name) != getattr(RunConfig, name)
+            if is_given and schedule not in schedules:
                 raise errors.UsageError(
                     f"--{name}={getattr(self, name)} needs --learning_rate_schedule="
                     f"{' or '.join(schedules)}. Add it, or leave --{name} out."
@@ -244,7 +267,7 @@ class RunConfig:
         if self.best_metric is not None:
             _, _, name = self.best_metric.rpartition(":")
             goal = self.best_metric.removesuffix(name)
-            if not name or goal not in ("", "min:", "max:"):
+            if name in ("", "min", "max") or goal not in ("", "min:", "max:"):
                 raise errors.UsageError(
                     f"--best_metric={self.best_metric} is no metric. Give loss or a "
                     "metric's name, with min: or max: before it where it is not clear "
@@ -291,8 +314,8 @@ def _read_steps(name: str, text: str | None) -> list[int]:
     steps = [item.strip() for item in text.split(",")]
     if not all(step.isdecimal() for step in steps):
         raise errors.UsageError(
-            f"--{name}={text} is no list of steps. Write whole numbers with commas "
-            f"between them: --{name}=1000,2000."
+            f"--{name}={text} is no list of steps. Write whole numbers with a comma "
+            f"between two: --{name}=100,200."
         )
     return [int(step) for step in steps]
 

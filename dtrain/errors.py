@@ -96,6 +96,11 @@ def describe_with_traceback(error: BaseException) -> str:
     return f"{describe(error)}.\n{''.join(lines)}"
 
 
+def passes_users_code(error: BaseException) -> bool:
+    """Returns whether code that is the user's had a part in an error."""
+    return bool(_own_frames(error))
+
+
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Returns where an error passed through code that is the user's."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -115,6 +120,26 @@ def is_users(path: str) -> bool:
         and f"{os.sep}site-packages{os.sep}" not in path
         and os.path.exists(path)
     )
+
+
+def tidy(text: str) -> str:
+    """Returns what TensorFlow says, in one line without graph and stack."""
+    text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]", "", text)
+    text = re.sub(
+        r"Error in user-defined function passed to .*?: Iterator::\S+: ", "", text
+    )
+    text = re.sub(
+        r"Failed to get element from worker \S+: (Failed to get an element, with a "
+        r"nonretryable error: )?",
+        "",
+        text,
+    )
+    notes = ("Graph execution", "Detected at", "<stack", "File ", "Additional GRPC")
+    lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+    count = r"\d+ root error\(s\) found|\(\d+\) \w+: "  # several at once: the first
+    lines = [re.sub(f"^({count})", "", line).strip(" .") for line in lines]
+    useful = [line for line in lines if line and not line.startswith(notes)]
+    return (useful or ["no message"])[0].rstrip(".") + "."
 
 
 def from_status(status: int, message: str) -> DtrainError:

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
+import tensorflow as tf
+
 from dtrain import errors, experiment, version
 from dtrain.assessment import Assessment
 from dtrain.config import RunConfig
@@ -42,11 +44,11 @@ def assess(
     Raises:
         DtrainError: there is no checkpoint, or it failed.
     """
-    path = _newest(config.model_dir)
+    found = _find(config.model_dir)
     what, config = experiment.build(function, config)
     with explained():
         assessment = Assessment(what, config)
-        assessment.read(path)
+        path = _read_newest(assessment, found, console)
         signals.at_once = False
         result = {
             "mode": config.mode,
@@ -66,13 +68,20 @@ def assess(
             raise errors.Interrupted(signals.received[0])
         _show(results, path, console)
         log = events.Events(config.model_dir, "eval")
-        log.scalars(result["global_step"], events.evaluation(results))
-        log.close()
+        try:
+            log.scalars(result["global_step"], events.evaluation(results))
+            log.close()
+        except tf.errors.OpError as error:  # a directory may be there to be read only
+            console.line(f"There is no event file of it: {errors.tidy(error.message)}")
         return {**result, "eval": results}
 
 
 def watch(
-    function: ExperimentFunction, config: RunConfig, console: Console, signals: Signals
+    function: ExperimentFunction,
+    config: RunConfig,
+    console: Console,
+    signals: Signals,
+    patience: float,
 ) -> int:
     """Evaluates each new checkpoint once, until training has ended.
 
@@ -81,16 +90,18 @@ def watch(
         config: `model_dir` is the run's.
         console: for the results.
         signals: a noted one ends it.
+        patience: seconds to wait for a run that has ended before to be resumed.
 
     Returns:
-        The exit status with which training ended.
+        The exit status with which training ended; 0 if that was before.
 
     Raises:
         DtrainError: the evaluation failed, or was interrupted.
     """
     what, config = experiment.build(function, config)
     with explained():
-        return _Watch(Assessment(what, config), config, console, signals).run()
+        assessment = Assessment(what, config)
+        return _Watch(assessment, config, console, signals, patience).run()
 
 
 class _Watch:
@@ -102,6 +113,7 @@ class _Watch:
         config: RunConfig,
         console: Console,
         signals: Signals,
+        patience: float,
     ):
         self._assessment = assessment
         self._config = config
@@ -110,10 +122,14 @@ class _Watch:
         self._signals = signals
         self._events = events.Events(self._folder, RUN)
         self._path = os.path.join(self._folder, RUN, _DONE_FILE)
-        self._done: list[int] = []
+        self._patience = patience
+        # By step: when its index was written. Training anew may reach a step again.
+        self._done: dict[str, int] = {}
         if os.path.exists(self._path):
             with open(self._path) as file:
                 self._done = json.load(file)
+        self._passed_over: set[tuple[str, int]] = set()
+        self._was_over = False  # before this began
         metric = best_lib.wanted(config)
         self._best = None if metric is None else Best(self._folder, metric)
         if self._best is not None:
@@ -122,16 +138,19 @@ class _Watch:
     def run(self) -> int:
         self._signals.at_once = False
         self._console.line(f"Evaluating each new checkpoint of {self._folder}.")
+        started = time.monotonic()
+        self._was_over = record.status(self._folder) is not None
         try:
             while True:
                 # Asked before looking: what is saved before the end is then seen.
                 status = record.status(self._folder)
-                if not status:
-                    for path in self._find_new():
-                        self._evaluate(path)
+                self._was_over &= status is not None
+                for path in self._find_new():
+                    self._evaluate(path)
                 if self._signals.received:
                     raise errors.Interrupted(self._signals.received[0])
-                if status is not None:
+                patience = self._patience if self._was_over else 0.0
+                if status is not None and time.monotonic() - started >= patience:
                     return self._leave(status)
                 time.sleep(_POLL_SECONDS)
         finally:
@@ -141,17 +160,22 @@ class _Watch:
         return [
             path
             for path in checkpoints.find(self._folder)
-            if checkpoints.step_of(path) not in self._done
+            if self._done.get(str(checkpoints.step_of(path))) != _written(path)
+            and (path, _written(path)) not in self._passed_over
         ]
 
     def _evaluate(self, path: str) -> None:
         if self._is_over():
             return
-        step = checkpoints.step_of(path)
+        step, written = checkpoints.step_of(path), _written(path)
         try:
             self._assessment.read(path)
         except FileNotFoundError:  # newer ones have taken its place
             self._console.line(f"{path} was deleted before it could be evaluated.")
+            return
+        except checkpoints.Damaged as error:
+            self._console.line(f"Warning: passed over: {error}")
+            self._passed_over.add((path, written))
             return
         results = self._assessment.evaluate(self._is_over)
         if results is None:
@@ -161,7 +185,7 @@ class _Watch:
         self._events.flush()
         if self._best is not None:
             self._keep_best(step, results, path)
-        self._done.append(step)
+        self._done[str(step)] = written
         with open(self._path + ".tmp", "w") as file:
             json.dump(self._done, file)
         os.replace(self._path + ".tmp", self._path)
@@ -181,7 +205,8 @@ class _Watch:
 
     def _is_over(self) -> bool:
         """Returns whether nobody waits for evaluations any more."""
-        return bool(self._signals.received or record.status(self._folder))
+        status = record.status(self._folder)
+        return bool(self._signals.received or (status and not self._was_over))
 
     def _leave(self, status: int) -> int:
         if self._best is not None and self._best.record:
@@ -190,17 +215,38 @@ class _Watch:
             f"Training has ended with status {status}; {len(self._done)} checkpoints "
             "were evaluated."
         )
-        return status
+        return 0 if self._was_over else status
 
 
-def _newest(folder: str) -> str:
+def _written(path: str) -> int:
+    """Returns when a checkpoint was written, in ns; -1 if it is not there any more."""
+    try:
+        return os.stat(f"{path}.index").st_mtime_ns
+    except FileNotFoundError:
+        return -1
+
+
+def _find(folder: str) -> list[str]:
     found = checkpoints.find(folder)
     if not found:
         raise errors.UsageError(
             f"--model_dir={folder} has no checkpoint. Give the directory of a run that "
             "has saved one."
         )
-    return found[-1]
+    return found
+
+
+def _read_newest(assessment: Assessment, found: list[str], console: Console) -> str:
+    """Takes over the newest checkpoint that is whole; returns its path."""
+    for path in reversed(found):
+        try:
+            assessment.read(path)
+        except checkpoints.Damaged as error:
+            console.line(f"Warning: passed over: {error}")
+            failure = error
+            continue
+        return path
+    raise failure
 
 
 def _show(results: dict[str, float], path: str, console: Console) -> None:

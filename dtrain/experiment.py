@@ -277,7 +277,9 @@ def _load(path: str) -> Callable:
             return cloudpickle.load(file)
     except FileNotFoundError as error:
         raise errors.UsageError(
-            f"--experiment={path}: there is no such file."
+            f"--experiment={path} needs {error.filename}, which is not there. What a "
+            "script gives to dtrain.train is kept for that run alone: have the script "
+            'call dtrain.train(function, dtrain.RunConfig(mode="eval", ...)) instead.'
         ) from error
     except Exception as error:
         raise _failed(f"Loading the experiment from {path}", error) from error

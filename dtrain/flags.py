@@ -234,4 +234,5 @@ def _one_line(error: flags.Error) -> str:
     text = " ".join(str(error).split())
     # What int() and float() say is for programmers.
     text = re.sub(r"invalid literal for int.*", "not a whole number.", text)
+    text = re.sub(r"\('Non-boolean argument.*", "neither true nor false.", text)
     return re.sub(r"could not convert string to float.*", "not a number.", text)

@@ -152,7 +152,7 @@ def lead(
                 _check_port(cluster, cluster.chief)
             ending.servers = cluster  # proven: nobody else is their chief
         os.makedirs(config.model_dir, exist_ok=True)
-        record.begin(config.model_dir, config)
+        record.open_anew(config.model_dir)
         ending.model_dir = config.model_dir
         function = function or experiment.find(config.experiment)
         check = beside.check if beside is not None else lambda: None
@@ -190,13 +190,18 @@ def watch(
     config: RunConfig,
     console: Console,
     signals: Signals,
+    patience: float,
 ) -> int:
-    """Evaluates each new checkpoint; returns the exit status of the training."""
+    """Evaluates each new checkpoint; returns the exit status of the training.
+
+    Args:
+        patience: seconds to wait for a run that has ended before to be resumed.
+    """
     environment.prepare(None)
     from dtrain import evaluator
 
     function = function or experiment.find(config.experiment)
-    return evaluator.watch(function, config, console, signals)
+    return evaluator.watch(function, config, console, signals, patience)
 
 
 def follow(

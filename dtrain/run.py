@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import os
+import tempfile
 import traceback
 
 from dtrain import console as console_lib
@@ -59,7 +60,7 @@ def train(
             raise errors.from_status(status, f"The chief ended with status {status}.")
         return None
     if role in (_Role.EVALUATOR, _Role.ASSESSOR):
-        return _look(role, function, config, console)
+        return _look(role, function, config, source, console)
     owner = model_dir.Owner(config.model_dir)
     try:
         if role is _Role.LAUNCHER:
@@ -88,10 +89,10 @@ def run_command(config: RunConfig, is_child: bool) -> int:
             return _support(role, None, config, source, console)
         config = _check_outputs(_with_model_dir(config, role))
         if role in (_Role.EVALUATOR, _Role.ASSESSOR):
-            if not is_child:
+            if not is_child and os.access(config.model_dir, os.W_OK):
                 path = model_dir.log_path(config.model_dir, Task("evaluator"))
                 console = console_lib.redirect(path)
-            _look(role, None, config, console)
+            _look(role, None, config, source, console, is_child)
             return 0
         experiment.check_name(config.experiment)
         # The launcher of a local cluster holds the directory for its chief.
@@ -199,27 +200,53 @@ def _look(
     role: _Role,
     function: roles.ExperimentFunction | None,
     config: RunConfig,
+    source: sources.Source,
     console: Console,
+    is_child: bool = False,
 ) -> dict | None:
     """Evaluates or exports; returns the result, which a watching evaluator has not.
 
     Args:
         function: what was trained; `None` to find it by its name.
+        is_child: another dtrain process started this one as a task of its cluster.
     """
     with Signals(at_once=True) as signals:
-        if role is _Role.ASSESSOR:
-            config = _complete(function, config)
-            return roles.assess(function, config, console, signals)
-        owner = model_dir.Owner(config.model_dir, model_dir.EVALUATOR_FILE)
         try:
+            if role is _Role.ASSESSOR:
+                config = _complete(function, config)
+                return roles.assess(function, config, console, signals)
+            _watch(function, config, source, console, signals, is_child)
+        except KeyboardInterrupt:
+            raise errors.Interrupted(signals.received[0]) from None
+    return None
+
+
+def _watch(
+    function: roles.ExperimentFunction | None,
+    config: RunConfig,
+    source: sources.Source,
+    console: Console,
+    signals: Signals,
+    is_child: bool,
+) -> None:
+    """Evaluates until training ends.
+
+    Raises:
+        DtrainError: training, or an evaluation, did not end well.
+    """
+    owner = model_dir.Owner(config.model_dir, model_dir.EVALUATOR_FILE)
+    try:
+        patience = 0.0
+        if not is_child:  # which starts with its run, and has its flags
             record.wait_for(config.model_dir, console)
             config = _complete(function, config)
-            status = roles.watch(function, config, console, signals)
-        finally:
-            owner.release()
+            # In a cluster all start at about the same time, to resume for instance.
+            patience = config.startup_timeout if source.cluster is not None else 0.0
+        status = roles.watch(function, config, console, signals, patience)
+    finally:
+        owner.release()
     if status:
         raise errors.from_status(status, f"Training ended with status {status}.")
-    return None
 
 
 def _complete(
@@ -260,10 +287,11 @@ def _check_outputs(config: RunConfig) -> RunConfig:
         path = os.path.abspath(config.export_dir)
         try:
             os.makedirs(path, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
         except OSError as error:
             raise errors.UsageError(
-                f"--export_dir={path} cannot be made: {error.strerror}. Give a "
-                "directory that can be written to."
+                f"--export_dir={path} cannot be written to: {error.strerror}. Give a "
+                "directory that can."
             ) from error
         config = config.replace(export_dir=path)
     if config.result_file is None:

@@ -157,6 +157,8 @@ def _read_hosts(
     evaluator = Task("evaluator") if values["type"] == "evaluator" else None
     if not jobs and evaluator is not None:  # which needs a model directory, no hosts
         return Source(source, None, evaluator)
+    if not jobs and values["type"] not in (None, *JOBS):
+        Task(values["type"])  # says what is wrong
     if not jobs:
         given = names["type" if values["type"] is not None else "index"]
         raise errors.UsageError(

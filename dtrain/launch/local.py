@@ -116,7 +116,7 @@ class _Launcher:
 
     def run(self) -> int:
         # What an earlier run has noted would send an evaluator home.
-        record.begin(self._config.model_dir, self._config)
+        record.open_anew(self._config.model_dir)
         for task in self._cluster.tasks():
             self._start(task)
         self._write_tasks()
@@ -136,20 +136,19 @@ class _Launcher:
         return self._end(chief)
 
     def _wait_for_evaluator(self, chief: Child) -> None:
-        """Lets it evaluate the last checkpoint, if all went well.
-
-        Raises:
-            TaskUnavailable: it has failed.
-        """
+        """Lets it evaluate the last checkpoint, if all went well."""
         status = chief.process.returncode
         # A chief that was killed could not note that the run is over.
         record.end(self._config.model_dir, status if status >= 0 else 128 - status)
         evaluator = self._children.get(_EVALUATOR)
-        asked = False
-        while evaluator is not None and not evaluator.wait(_POLL_SECONDS):
-            if self._signals.received and not asked:
+        if evaluator is None:
+            return
+        if status == 0 and not evaluator.wait(_LEAVE_SECONDS):
+            self._console.line("Waiting for the evaluator. Ctrl-C ends it.")
+        while not evaluator.wait(_POLL_SECONDS):
+            if self._signals.received and not self._is_stopping:
                 evaluator.process.send_signal(self._signals.received[0])
-                asked = True
+                self._is_stopping = True
         self._update_states()
 
     def stop(self) -> None:
@@ -197,12 +196,13 @@ class _Launcher:
             if status is not None:
                 told = status in _TOLD or status == ended_with
                 told = told and task != self._cluster.chief
+                if task == _EVALUATOR:  # nobody tells it how to fail
+                    told = status == ended_with
                 well = told or status == 0 or self._is_stopping
                 child.state = "exited" if well else "failed"
-                if task == _EVALUATOR and status not in (0, ended_with):
-                    self._console.error(
-                        f"{child.describe_end()}\nTraining goes on without evaluator."
-                    )
+                if task == _EVALUATOR and not well:
+                    goes_on = "\nTraining goes on without it." * (ended_with is None)
+                    self._console.error(child.describe_end() + goes_on)
             elif child.state == "starting":
                 _, port = split_address(child.address)
                 if ports.listens(child.process.pid, port):
@@ -267,20 +267,22 @@ class _Launcher:
             raise errors.TaskUnavailable(self._how_to_resume(lost))
         evaluator = self._children.get(_EVALUATOR)
         if chief.process.returncode == 0 and evaluator is not None:
-            return max(0, evaluator.process.returncode) or self._show_best()
+            self._show_best()
+            status = evaluator.process.returncode
+            return status if status >= 0 else errors.TaskUnavailable.exit_status
         return chief.process.returncode
 
-    def _show_best(self) -> int:
-        """Tells what the evaluator has found; returns 0: all went well."""
+    def _show_best(self) -> None:
+        """Tells what the evaluator has found, if that was its task."""
         path = os.path.join(self._config.model_dir, "best", "best.json")
-        if os.path.exists(path):
+        wanted = self._config.best_metric or self._config.early_stop_patience
+        if wanted and os.path.exists(path):
             with open(path) as file:
                 best = json.load(file)
             self._console.line(
                 f"  evaluator: best {best['metric']} {best['value']:.4f}, at step "
                 f"{best['global_step']}: {best['checkpoint']}"
             )
-        return 0
 
     def _how_to_resume(self, lost: Child) -> str:
         folder = self._config.model_dir

@@ -14,8 +14,17 @@ _FILE = "run.json"
 _POLL_SECONDS = 0.5
 
 
+def open_anew(model_dir: str) -> None:
+    """Notes that a command is about to train in a model directory.
+
+    What an earlier one has trained there stays known: this one may be refused.
+    """
+    known = _read(model_dir) or {"config": None}
+    _write(model_dir, {**known, "status": None})
+
+
 def begin(model_dir: str, config: RunConfig) -> None:
-    """Notes that a run trains in a model directory."""
+    """Notes what is trained in a model directory."""
     _write(model_dir, {"config": dataclasses.asdict(config), "status": None})
 
 
@@ -34,9 +43,9 @@ def status(model_dir: str) -> int | None:
 
 def wait_for(model_dir: str, console: Console) -> None:
     """Returns once a run trains, or has trained, in a model directory."""
-    if _read(model_dir) is None:
+    if not _is_known(model_dir):
         console.line(f"Waiting for a run in {model_dir}.")
-    while _read(model_dir) is None:
+    while not _is_known(model_dir):
         time.sleep(_POLL_SECONDS)
 
 
@@ -50,23 +59,27 @@ def complete(config: RunConfig) -> RunConfig:
         UsageError: the directory holds no run, and the config names no experiment.
     """
     folder = config.model_dir
-    known = _read(folder)
-    if known is None and os.path.basename(folder) == "best":
-        known = _read(os.path.dirname(folder))
-    if known is None:
+    if not _is_known(folder) and os.path.basename(folder) == "best":
+        folder = os.path.dirname(folder)
+    if not _is_known(folder):
         if config.experiment == RunConfig.experiment:
             raise errors.UsageError(
-                f"--model_dir={folder} has no {_FILE}, which tells what was trained "
-                "there. Give the directory of a run, or add --experiment."
+                f"--model_dir={config.model_dir} has no {_FILE}, which tells what was "
+                "trained there. Give the directory of a run, or add --experiment."
             )
         return config
+    known = _read(folder)["config"]
     return config.replace(
         **{
-            name: known["config"][name]
+            name: known[name]
             for name in FOR_EXPERIMENTS
             if getattr(config, name) == getattr(RunConfig, name)
         }
     )
+
+
+def _is_known(model_dir: str) -> bool:
+    return (_read(model_dir) or {"config": None})["config"] is not None
 
 
 def _read(model_dir: str) -> dict | None:

@@ -36,7 +36,7 @@ class Best:
     Attributes:
         record: "metric", "goal", "value", "global_step", "checkpoint" of the best,
             "results" with all that was measured; empty before the first.
-        since: evaluations after the best one.
+        since: evaluations of this command after the best one.
 
     Raises:
         UsageError: it is not clear what is better.
@@ -53,8 +53,8 @@ class Best:
             with open(self._path) as file:
                 known = json.load(file)
             if (known["metric"], known["goal"]) == (self.metric, self._goal):
-                self.since = known.pop("since")
                 self.record = known
+        self._last_step = -1  # that was evaluated
 
     def check(self, names: Collection[str]) -> None:
         """Sees that there is such a metric.
@@ -99,23 +99,24 @@ class Best:
             checkpoint: path of the one that it was of. It is kept if it is the best.
         """
         is_better = self.is_better(results)
+        is_new, self._last_step = step > self._last_step, max(step, self._last_step)
         if is_better:
+            copied = checkpoints.copy(checkpoint, self._folder)
             self.since = 0
             self.record = {
                 "metric": self.metric,
                 "goal": self._goal,
                 "value": results[self.metric],
                 "global_step": step,
-                "checkpoint": checkpoints.copy(checkpoint, self._folder),
+                "checkpoint": copied,
                 "results": results,
             }
-        else:
-            self.since += 1
-        os.makedirs(self._folder, exist_ok=True)
-        if self.record:
             with open(self._path + ".tmp", "w") as file:
-                json.dump({**self.record, "since": self.since}, file, indent=1)
+                json.dump(self.record, file, indent=1)
             os.replace(self._path + ".tmp", self._path)
+            checkpoints.remove_others(copied)
+        elif is_new:
+            self.since += 1
         return is_better
 
     def describe(self) -> str:

@@ -19,7 +19,9 @@ from dtrain.console import Console
 from dtrain.session import contents
 
 _INDEX = re.compile(r"ckpt-(\d+)\.index")
+_DATA = re.compile(r"(ckpt-\d+)\.data-\d+-of-\d+")
 _DRAFT = "draft-ckpt-"
+_SET_ASIDE = "damaged-"
 _STATE = "checkpoint"  # as TensorFlow calls it
 
 
@@ -33,6 +35,10 @@ def find(folder: str) -> list[str]:
 def step_of(path: str) -> int:
     """Returns the global step of a checkpoint."""
     return int(path.rpartition("-")[2])
+
+
+class Damaged(errors.UsageError):
+    """A checkpoint that cannot be read as a whole."""
 
 
 def is_damage(error: BaseException) -> bool:
@@ -51,22 +57,34 @@ def copy(path: str, folder: str) -> str:
 
     Args:
         path: of the checkpoint.
-        folder: where to; made if it is not there. Others that are there go.
+        folder: where to; made if it is not there.
+
+    Raises:
+        FileNotFoundError: it is not there, or goes meanwhile.
     """
     os.makedirs(folder, exist_ok=True)
     target = os.path.join(folder, os.path.basename(path))
+    files = sorted(_files(path), key=_is_index)
+    if not files or not _is_index(files[-1]) or len(files) < 2:
+        raise FileNotFoundError(path)
     _remove(target)
-    for file in sorted(_files(path), key=_is_index):
+    for file in files:
         name = os.path.join(folder, os.path.basename(file))
         try:
             os.link(file, name)
+        except FileNotFoundError:
+            raise
         except OSError:  # another file system, or one without links
             shutil.copyfile(file, name + ".tmp")
             os.replace(name + ".tmp", name)
-    for other in find(folder):
-        if other != target:
-            _remove(other)
     return target
+
+
+def remove_others(path: str) -> None:
+    """Deletes all checkpoints beside one."""
+    for other in find(os.path.dirname(path)):
+        if other != path:
+            _remove(other)
 
 
 class Checkpoints:
@@ -101,9 +119,7 @@ class Checkpoints:
         self._console = console
         self._now = now
         self._times, self._kept_at = self._read_state()
-        for name in os.listdir(folder):  # of a run that died while it saved
-            if name.startswith(_DRAFT):
-                shutil.rmtree(os.path.join(folder, name))
+        self._tidy_up()
 
     def save(self, step: int) -> str:
         """Writes a checkpoint; returns its path.
@@ -118,7 +134,7 @@ class Checkpoints:
             self._checkpoint.write(os.path.join(draft, "ckpt"), self._options)
             self._rename(draft, path)
             self._times[path] = self._now()
-            leaving = self._choose_leaving()
+            leaving = self._choose_leaving(path)
             self._write_state(path)
             for old in leaving:
                 _remove(old)
@@ -151,11 +167,16 @@ class Checkpoints:
                 damaged.append(path)
                 self._console.line(
                     f"Warning: {path} is damaged and passed over: "
-                    f"{str(error).splitlines()[0]}."
+                    f"{errors.tidy(str(error))}"
                 )
                 continue
             if damaged:
-                self._console.line(f"Warning: in its place {path} is used.")
+                self._console.line(
+                    f"Warning: in its place {path} is used. What is damaged is called "
+                    f"{_SET_ASIDE}ckpt-... now."
+                )
+            for other in damaged:
+                self._set_aside(other)
             return path
         if damaged:
             raise errors.UsageError(
@@ -164,6 +185,25 @@ class Checkpoints:
                 "or start in an empty directory."
             )
         return None
+
+    def _set_aside(self, path: str) -> None:
+        """Takes a damaged checkpoint out of the ones that count, index first."""
+        self._times.pop(path, None)
+        for file in sorted(_files(path), key=_is_index, reverse=True):
+            name = os.path.join(self._folder, _SET_ASIDE + os.path.basename(file))
+            os.replace(file, name)
+
+    def _tidy_up(self) -> None:
+        """Removes what a run left that died while it saved or deleted."""
+        for name in os.listdir(self._folder):
+            path = os.path.join(self._folder, name)
+            data = _DATA.fullmatch(name)
+            if name.startswith(_DRAFT):
+                shutil.rmtree(path)
+            elif data and not os.path.exists(
+                os.path.join(self._folder, f"{data[1]}.index")
+            ):
+                os.remove(path)
 
     def _read(self, path: str) -> None:
         lines = contents.differences(self._checkpoint, path)
@@ -185,11 +225,11 @@ class Checkpoints:
             os.replace(whole, path + file.removeprefix("ckpt"))
         _sync(self._folder)
 
-    def _choose_leaving(self) -> list[str]:
+    def _choose_leaving(self, newest: str) -> list[str]:
         """Takes out of the list what is to go, and what is to stay for ever."""
         leaving = []
         while len(self._times) > self._keep:
-            oldest = min(self._times, key=step_of)
+            oldest = min(self._times.keys() - {newest}, key=step_of)
             saved_at = self._times.pop(oldest)
             if self._keep_every and saved_at - self._kept_at >= self._keep_every:
                 self._kept_at = saved_at
@@ -242,7 +282,7 @@ class Checkpoints:
         there = f"Intact: {', '.join(left)}." if left else "There is no older one."
         return errors.TrainingFailed(
             f"{path} could not be written ({free:,.1f} MiB are free there): "
-            f"{str(error).splitlines()[0]}. {there} Make room, and start the same "
+            f"{errors.tidy(str(error))} {there} Make room, and start the same "
             "command again."
         )
 

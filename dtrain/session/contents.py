@@ -22,6 +22,7 @@ _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _OPTIONAL = re.compile(
     r"optimizer/_learning_rate$|loss_scale/|save_counter$|_CHECKPOINTABLE|names/"
 )
+_OPTIMIZER = "the optimizer's class"  # a key that no variable has
 _MOST_NAMED = 10
 
 
@@ -36,14 +37,15 @@ class Names(tf.train.experimental.PythonState):
         self._checkpoint = checkpoint
 
     def serialize(self) -> str:
-        return json.dumps({key: name for key, (name, _) in find(self._checkpoint)})
+        names = {key: name for key, (name, _) in find(self._checkpoint)}
+        return json.dumps({**names, _OPTIMIZER: _class_of(self._checkpoint)})
 
     def deserialize(self, text: str) -> None:
         """Does nothing: the names of a run are those of its own model."""
 
 
-def find(checkpoint: tf.train.Checkpoint) -> list[tuple[str, tuple[str, tuple]]]:
-    """Returns (key, (name, shape)) of each variable that a checkpoint will hold.
+def find(checkpoint: tf.train.Checkpoint) -> list[tuple[str, tuple[str, str]]]:
+    """Returns (key, (name, form)) of each variable that a checkpoint will hold.
 
     Keys are made as TensorFlow makes them: the shortest way from the root.
     """
@@ -55,7 +57,8 @@ def find(checkpoint: tf.train.Checkpoint) -> list[tuple[str, tuple[str, tuple]]]
         if isinstance(node, (tf.Variable, keras.Variable)):
             is_keras = isinstance(node, keras.Variable)
             name = node.path if is_keras else path
-            found.append((path, (name, tuple(node.shape))))
+            form = _show(tuple(node.shape), tf.as_dtype(node.dtype))
+            found.append((path, (name, form)))
         for name, child in view.children(node).items():
             if id(child) not in seen:
                 seen.add(id(child))
@@ -71,28 +74,35 @@ def differences(checkpoint: tf.train.Checkpoint, path: str) -> list[str]:
         OSError, tf.errors.OpError: the file cannot be read.
     """
     reader = tf.train.load_checkpoint(path)
+    dtypes = reader.get_variable_to_dtype_map()
     there = {
-        key.removesuffix(_VALUE): tuple(shape)
+        key.removesuffix(_VALUE): _show(tuple(shape), dtypes[key])
         for key, shape in reader.get_variable_to_shape_map().items()
-        if not _OPTIONAL.match(key.removesuffix(_VALUE))
+        if key.endswith(_VALUE) and not _OPTIONAL.match(key.removesuffix(_VALUE))
     }
     names = _names_in(reader)
     here = {k: v for k, v in dict(find(checkpoint)).items() if not _OPTIONAL.match(k)}
     lines = []
-    for key, (name, shape) in here.items():
+    ours, theirs = _class_of(checkpoint), names.get(_OPTIMIZER)
+    if theirs is not None and ours != theirs:
+        lines.append(f"the optimizer is {ours} here, and {theirs} in the checkpoint")
+    for key, (name, form) in here.items():
         if key not in there:
-            lines.append(f"{name} {_show(shape)} is not in the checkpoint")
-        elif there[key] != shape:
+            lines.append(f"{name} {form} is not in the checkpoint")
+        elif there[key] != form:
             old = names.get(key, name)
             was = f"{old} " if old != name else ""
             lines.append(
-                f"{name} is {_show(shape)} here, and {was}{_show(there[key])} in the "
-                "checkpoint"
+                f"{name} is {form} here, and {was}{there[key]} in the checkpoint"
             )
     for key in sorted(there.keys() - here.keys()):
         name = names.get(key, key)
-        lines.append(f"{name} {_show(there[key])} is in the checkpoint alone")
+        lines.append(f"{name} {there[key]} is in the checkpoint alone")
     return lines
+
+
+def _class_of(checkpoint: tf.train.Checkpoint) -> str:
+    return type(getattr(checkpoint, "optimizer", None)).__name__
 
 
 def show(lines: list[str]) -> str:
@@ -141,20 +151,30 @@ def weights_in(path: str) -> dict[str, Any]:
 def numbered_anew(names: list[str]) -> dict[str, str]:
     """Returns names as they are in a process that has built no model before.
 
-    Keras numbers layers of one kind through a whole process: "dense_4" is "dense"
-    in another one.
+    Keras numbers layers of one kind through a whole process, in the order in which they
+    are made: "dense_4" and "dense_7" are "dense" and "dense_1" in another one.
     """
-    seen: dict[str, dict[str, int]] = {}
+    kinds: dict[str, set[int]] = {}
+    for name in names:
+        for part in name.split("/"):
+            kind, number = _split(part)
+            kinds.setdefault(kind, set()).add(number)
+    order = {kind: sorted(numbers) for kind, numbers in kinds.items()}
 
     def renumber(part: str) -> str:
-        base = re.sub(r"_\d+$", "", part)
-        order = seen.setdefault(base, {})
-        index = order.setdefault(part, len(order))
-        return f"{base}_{index}" if index else base
+        kind, number = _split(part)
+        index = order[kind].index(number)
+        return f"{kind}_{index}" if index else kind
 
     return {
         name: "/".join(renumber(part) for part in name.split("/")) for name in names
     }
+
+
+def _split(part: str) -> tuple[str, int]:
+    """Returns kind and number of a layer's name: "dense" is the first, number 0."""
+    kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", part).groups()
+    return kind, int(number or 0)
 
 
 def _names_in(reader: Any) -> dict[str, str]:
@@ -163,5 +183,7 @@ def _names_in(reader: Any) -> dict[str, str]:
     return json.loads(reader.get_tensor(_NAMES_KEY))
 
 
-def _show(shape: tuple) -> str:
-    return f"({', '.join(map(str, shape))})"
+def _show(shape: tuple, dtype: tf.DType) -> str:
+    """Returns what a variable is like, for people: "(64, 10)", and what is unusual."""
+    kind = "" if dtype == tf.float32 else f" {dtype.name}"
+    return f"({', '.join(map(str, shape))}){kind}"

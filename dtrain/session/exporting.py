@@ -42,6 +42,9 @@ def export(
             model.save(os.path.join(draft, KERAS_FILE))
         except (NotImplementedError, TypeError, ValueError) as error:
             # One with parts that do not say what they are made of: its own business.
+            for place in (draft, folder):  # half of one, or one of another model
+                if os.path.exists(os.path.join(place, KERAS_FILE)):
+                    os.remove(os.path.join(place, KERAS_FILE))
             console.line(
                 f"Warning: Keras cannot write {KERAS_FILE}: {errors.describe(error)}. "
                 "The SavedModel is whole."
@@ -50,8 +53,8 @@ def export(
     except (OSError, tf.errors.OpError) as error:
         raise errors.TrainingFailed(
             f"--export_dir={folder}: the model could not be written: "
-            f"{str(error).splitlines()[0]}. The checkpoints are whole: make room, and "
-            "give the same command with --mode=export."
+            f"{errors.tidy(str(error))} The checkpoints are whole: mend that, and give "
+            "the same command with --mode=export."
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -4,6 +4,7 @@ Heir of `MonitoredTrainingSession`. It knows a `Trainer`, never a strategy.
 """
 
 import importlib.metadata
+import numbers
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -99,10 +100,13 @@ class Session:
     def request_stop(self, reason: str) -> None:
         """Ends training well after this loop: it is saved, evaluated and exported.
 
+        Once the last step is done, there is nothing left to stop.
+
         Args:
             reason: for people.
         """
-        self.stopped = reason
+        if self._is_going() or not self.is_quiet:
+            self.stopped = reason
 
     def run(self) -> dict:
         """Trains up to the last step; returns what the result file holds.
@@ -159,7 +163,8 @@ class Session:
         )
 
     def save(self) -> str:
-        """Writes a checkpoint of this step; needs quiet. Returns its path."""
+        """Writes a checkpoint once no step is under way; returns its path."""
+        self._settle()
         self._call("before_save")
         with self._stopwatch.paused():
             self.trainer.before_save()
@@ -168,7 +173,8 @@ class Session:
         return self.checkpoint
 
     def evaluate(self) -> None:
-        """Runs over all evaluation data; needs quiet."""
+        """Runs over all evaluation data once no step is under way."""
+        self._settle()
         with self._stopwatch.paused():
             results = self.trainer.evaluate(lambda: bool(self._signals.received))
         if results is not None:
@@ -179,7 +185,13 @@ class Session:
 
     def _next_stop(self) -> int:
         """Returns the first global step at which somebody needs quiet."""
-        wanted = (callback.next_stop(self) for callback in self._callbacks)
+        wanted = [self._ask(callback, "next_stop") for callback in self._callbacks]
+        for callback, stop in zip(self._callbacks, wanted, strict=True):
+            if not isinstance(stop, numbers.Integral | None):
+                raise errors.TrainingFailed(
+                    f"{type(callback).__name__}.next_stop returned {stop!r}. Return a "
+                    "global step, a whole number, or None."
+                )
         # One that is not ahead has been served, if no step is under way.
         ahead = self._asked if self.is_quiet else -1
         stops = [stop for stop in wanted if stop is not None and stop > ahead]
@@ -207,26 +219,33 @@ class Session:
             UsageError: it was made by a different model or optimizer.
         """
         path = self._checkpoints.restore()
+        init = self.config.init_checkpoint
         if path is not None:
             self.trainer.after_restore()
-            self.console.line(f"Resumed from {path}, global step {self.step}.")
-        elif self.config.init_checkpoint is not None:
-            weights.take(self.config.init_checkpoint, self.model, self.console)
+            unused = f" --init_checkpoint={init} is not used." if init else ""
+            self.console.line(f"Resumed from {path}, global step {self.step}.{unused}")
+        elif init is not None:
+            weights.take(init, self.model, self.console)
         return path
 
     def _call(self, name: str, *args) -> None:
         for callback in self._callbacks:
-            try:
-                getattr(callback, name)(self, *args)
-            except (errors.DtrainError, tf.errors.UnavailableError):
+            self._ask(callback, name, *args)
+
+    def _ask(self, callback: Callback, name: str, *args) -> Any:
+        """Returns what a callback's method returns; what users' code raises ends it."""
+        try:
+            return getattr(callback, name)(self, *args)
+        except (errors.DtrainError, tf.errors.UnavailableError):
+            raise
+        except (Exception, SystemExit) as error:
+            is_own = type(callback).__module__.startswith("dtrain.")
+            if is_own and not errors.passes_users_code(error):
                 raise
-            except Exception as error:
-                if type(callback).__module__.startswith("dtrain."):
-                    raise
-                raise errors.TrainingFailed(
-                    f"{type(callback).__name__}.{name} failed: "
-                    f"{errors.describe_with_traceback(error)}"
-                ) from error
+            raise errors.TrainingFailed(
+                f"{type(callback).__name__}.{name} failed: "
+                f"{errors.describe_with_traceback(error)}"
+            ) from error
 
     def _tell_of(self, error: BaseException) -> None:
         """Tells every callback of an error, and none of them hides it."""

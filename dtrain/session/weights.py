@@ -14,9 +14,9 @@ from dtrain.session import checkpoints, contents
 def take(source: str, model: keras.Model, console: Console) -> None:
     """Takes over every weight that a file has by the same name and shape.
 
-    Names are compared as they are; if none fits, as they would be in a process that
-    builds its first model; and then without the name of the model itself, which TF1
-    did not have.
+    Names are compared as they are; as they would be in a process that builds its first
+    model; and without the name of the model itself, which TF1 did not have: in the way
+    in which most of them fit.
 
     Args:
         source: a checkpoint (of dtrain, or TF1), a directory of them, or a .keras
@@ -28,27 +28,30 @@ def take(source: str, model: keras.Model, console: Console) -> None:
         UsageError: there is nothing to take.
     """
     path = _newest(source)
+    wanted = {v.path: v for v in model.variables if v.name != "seed_generator_state"}
     try:
         weights = contents.weights_in(path)
-    except (OSError, ValueError, tf.errors.OpError, IndexError) as error:
+        there, here = _rename(weights, wanted)
+        values = {
+            name: there[name][1]()
+            for name, variable in here.items()
+            if _fits(there.get(name), variable)
+        }
+    except (OSError, LookupError, ValueError, TypeError, tf.errors.OpError) as error:
         raise errors.UsageError(
-            f"--init_checkpoint={source} cannot be read: {str(error).splitlines()[0]}. "
+            f"--init_checkpoint={source} cannot be read: {errors.tidy(str(error))} "
             "Give a checkpoint (without .index), a model directory, or a .keras file."
         ) from error
-    wanted = {v.path: v for v in model.variables if v.name != "seed_generator_state"}
-    there, here = _rename(weights, wanted)
     taken, left = [], []
     for name, variable in here.items():
         if name not in there:
             left.append(f"{variable.path} is not in the checkpoint")
             continue
-        shape, read = there[name]
-        if shape != tuple(variable.shape):
-            left.append(
-                f"{variable.path} is {tuple(variable.shape)} here, and {shape} there"
-            )
+        if name not in values:
+            shapes = tuple(variable.shape), there[name][0]
+            left.append(f"{variable.path} is {shapes[0]} here, and {shapes[1]} there")
             continue
-        variable.assign(read())
+        variable.assign(values[name])
         taken.append(variable.path)
     unused = sorted(there.keys() - here.keys())
     left += [f"{name} {there[name][0]} is in the checkpoint alone" for name in unused]
@@ -78,21 +81,27 @@ def _newest(source: str) -> str:
 
 
 def _rename(weights: dict, wanted: dict) -> tuple[dict, dict]:
-    """Returns both by names under which some are the same, if there are such."""
+    """Returns both by the names under which most are the same."""
     ways: list[Callable[[list[str]], dict[str, str]]] = [
         lambda names: {name: name for name in names},
         contents.numbered_anew,
         _without_root,
     ]
+    renamed = []
     for way in ways:
         there, here = (
             {names[name]: value for name, value in values.items()}
             for values in (weights, wanted)
             for names in [way(list(values))]
         )
-        if there.keys() & here.keys():
-            break
+        fitting = sum(_fits(there.get(name), v) for name, v in here.items())
+        renamed.append((fitting, there, here))
+    _, there, here = max(renamed, key=lambda ways: ways[0])
     return there, here
+
+
+def _fits(weight: tuple | None, variable: keras.Variable) -> bool:
+    return weight is not None and weight[0] == tuple(variable.shape)
 
 
 def _without_root(names: list[str]) -> dict[str, str]:

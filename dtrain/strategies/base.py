@@ -117,8 +117,14 @@ class Trainer(Protocol):
     def stop_profiling(self) -> dict[str, bytes]:
         """Ends it; returns each task's profile, an `XSpace` message, by its name."""
 
-    def has_finite_weights(self) -> bool:
-        """Returns whether all weights are numbers; needs `wait` before."""
+    def find_bad_weight(self) -> str | None:
+        """Returns a variable of the model that holds what is no number.
+
+        Needs `wait` before.
+
+        Returns:
+            Its name; `None` if there is none.
+        """
 
     def before_save(self) -> None:
         """Brings the variables that only checkpoints hold up to date."""

@@ -89,7 +89,7 @@ class CommonTrainer:
             self.loss_scale,
             staleness,
         )
-        self._weights = [v.value for v in model.trainable_variables]
+        self._weights = [v for v in model.variables if v.value.dtype.is_floating]
         self._evaluation = Evaluation(
             experiment, model, self._objective, config.batch_size
         )
@@ -141,17 +141,18 @@ class CommonTrainer:
     def stop_profiling(self) -> dict[str, bytes]:
         return {"chief:0": profiling.stop()}
 
-    def has_finite_weights(self) -> bool:
-        # Where each of them is, so that none of them travels.
-        return bool(self._check_weights())
+    def find_bad_weight(self) -> str | None:
+        checks = zip(self._weights, self._check_weights().numpy(), strict=True)
+        return next((weight.path for weight, is_good in checks if not is_good), None)
 
     @tf.function(autograph=False)
     def _check_weights(self) -> tf.Tensor:
+        """Looks at each of them where it is, so that none of them travels."""
         checks = []
         for weight in self._weights:
-            with tf.device(weight.device):
-                checks.append(tf.reduce_all(tf.math.is_finite(weight)))
-        return tf.reduce_all(tf.stack(checks))
+            with tf.device(weight.value.device):
+                checks.append(tf.reduce_all(tf.math.is_finite(weight.value)))
+        return tf.stack(checks)
 
     def before_save(self) -> None:
         self._optimizer.iterations.assign(self.global_step)

@@ -33,16 +33,16 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
         tasks = re.findall(r"/job:(worker|ps)/replica:\d+/task:(\d+)", text)
         who = ":".join(tasks[0]) if tasks else "a task"
         return errors.TaskUnavailable(
-            f"The connection to {who} is lost: {_first_line(text)}"
+            f"The connection to {who} is lost: {errors.tidy(text)}"
         )
     if isinstance(error, tf.errors.OutOfRangeError):
         return errors.TrainingFailed(NO_BATCH)
     if isinstance(error, tf.errors.NotFoundError):
         return errors.TrainingFailed(
-            f"{_first_line(text)} The process that reads a file has to see it: each "
+            f"{errors.tidy(text)} The process that reads a file has to see it: each "
             "worker, on its own machine, at the same path."
         )
-    return errors.TrainingFailed(f"{type(error).__name__}: {_first_line(text)}")
+    return errors.TrainingFailed(f"{type(error).__name__}: {errors.tidy(text)}")
 
 
 def describe_input(error: tf.errors.OpError) -> str | None:
@@ -63,7 +63,7 @@ def describe_input(error: tf.errors.OpError) -> str | None:
     if not frames:
         return explain(error).args[0]
     # What was raised is the user's: TensorFlow's name for it tells nothing.
-    head = _first_line(text)
+    head = errors.tidy(text)
     lines = ["Traceback (most recent call last):", *frames, head.rstrip(".")]
     return "\n".join([head, *lines])
 
@@ -80,23 +80,3 @@ def _users_frames(text: str) -> list[str]:
         if own and line.strip() and line not in frames:
             frames.append(line)
     return frames
-
-
-def _first_line(text: str) -> str:
-    """Returns what TensorFlow says, without the graph and the stack around it."""
-    text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]", "", text)
-    text = re.sub(
-        r"Error in user-defined function passed to .*?: Iterator::\S+: ", "", text
-    )
-    text = re.sub(
-        r"Failed to get element from worker \S+: (Failed to get an element, with a "
-        r"nonretryable error: )?",
-        "",
-        text,
-    )
-    notes = ("Graph execution", "Detected at", "<stack", "File ", "Additional GRPC")
-    lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
-    count = r"\d+ root error\(s\) found|\(\d+\) \w+: "  # several at once: the first
-    lines = [re.sub(f"^({count})", "", line).strip(" .") for line in lines]
-    useful = [line for line in lines if line and not line.startswith(notes)]
-    return (useful or ["no message"])[0].rstrip(".") + "."

@@ -96,7 +96,8 @@ def build_model(
             )
         if not model.built or not model.variables:
             model(symbols(unpack(batch_spec)[0]))
-    needs_scale = any(layer.compute_dtype == "float16" for layer in model.layers)
+    layers = model._flatten_layers()  # those in layers, too
+    needs_scale = any(layer.compute_dtype == "float16" for layer in layers)
     if needs_scale and precision != "float16":
         raise errors.UsageError(
             "The model computes in float16, which needs a loss scale to train. Add "
@@ -220,7 +221,7 @@ def _with_rate(
         ):
             own = rate
         elif not has_schedule:
-            own = float(own)
+            own = _read_rate(own)
         return _remake(optimizer, schedules.make(config, own))
     elif rate is not None and not has_schedule:
         optimizer.learning_rate = rate
@@ -253,6 +254,16 @@ def _remake(
         if name.startswith("_exclude_from_weight_decay") and "cache" not in name:
             setattr(new, name, value)
     return new
+
+
+def _read_rate(rate: Any) -> float:
+    try:
+        return float(rate)
+    except TypeError as error:
+        raise errors.UsageError(
+            f"The optimizer's learning rate is {rate!r}, from which no schedule can "
+            "start. Give a number, or add --learning_rate."
+        ) from error
 
 
 def _starts_at(schedule: Any, rate: float) -> bool:

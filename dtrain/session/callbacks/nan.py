@@ -34,8 +34,18 @@ class NanStopper(Callback):
             )
 
     def before_save(self, session):
-        if not session.trainer.has_finite_weights():
+        bad = session.trainer.find_bad_weight()
+        if bad is not None:
             raise errors.TrainingFailed(
-                f"At global step {session.step} the weights are no numbers any more: "
-                f"no checkpoint of it is saved. {_ADVICE}"
+                f"At global step {session.step} {bad} holds what is no number: no "
+                f"checkpoint of it is saved. {_ADVICE}"
+            )
+
+    def on_evaluation(self, session, results):
+        bad = [name for name, value in results.items() if not math.isfinite(value)]
+        if bad:
+            session.console.line(
+                f"Warning: the evaluation at step {session.step} gives no number for "
+                f"{', '.join(bad)}. Look at eval_data, and at what the model keeps "
+                "beside its weights."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 
+from dtrain.runtime import profiling
 from dtrain.session.callbacks.base import Callback
 
 
@@ -44,11 +45,14 @@ class Profiler(Callback):
     def on_end(self, session):
         if self._is_running:
             self._end(session)
+        elif not self._is_done:
+            session.console.line(
+                f"There is no profile: step {self._first} was not reached."
+            )
 
     def on_error(self, session, error):
-        if self._is_running:
-            self._is_running = False
-            session.trainer.stop_profiling()
+        # Not of all: others may be why it ends.
+        profiling.drop()
 
     def _begin_there(self, session) -> None:
         if not self._is_done and not self._is_running and session.step >= self._first:
@@ -63,6 +67,9 @@ class Profiler(Callback):
         name = f"{datetime.datetime.now():%Y_%m_%d_%H_%M_%S}"
         folder = os.path.join(self._folder, name)
         os.makedirs(folder, exist_ok=True)
+        lost = [task for task, profile in profiles.items() if not profile]
+        for task in lost:
+            del profiles[task]
         for task, profile in profiles.items():
             path = os.path.join(folder, f"{task.replace(':', '-')}.xplane.pb")
             with open(path, "wb") as file:
@@ -70,4 +77,5 @@ class Profiler(Callback):
         session.console.line(
             f"Profile of steps {self._started_at} to {session.step}, of "
             f"{', '.join(profiles)}: {folder}"
+            + (f" ({', '.join(lost)} was lost meanwhile)" if lost else "")
         )
