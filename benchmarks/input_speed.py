@@ -12,26 +12,28 @@ of interleaved rounds, on a machine that does nothing else. Needs Fashion-MNIST
 (apt-get install dataset-fashion-mnist).
 """
 
-import argparse
 import dataclasses
 import gzip
-import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
+
+import interleaved
 
 import dtrain
 from dtrain.experiments import mnist_mlp
 
+QUIET = ("--checkpoint_every=0", "--summary_every=0", "--log_every=0")
 RUNS = {
-    "traced": ("traced", "--train_steps=5000"),
-    "pipeline": ("pipeline", "--train_steps=5000"),
-    "arrays": ("arrays", "--train_steps=5000"),
-    "generator, 1 worker": ("generator", "--train_steps=400", "--num_workers=1"),
-    "generator, 3 workers": ("generator", "--train_steps=1200", "--num_workers=3"),
+    "traced": ("input_speed:traced", *QUIET, "--train_steps=5000"),
+    "pipeline": ("input_speed:pipeline", *QUIET, "--train_steps=5000"),
+    "arrays": ("input_speed:arrays", *QUIET, "--train_steps=5000"),
+    "generator, 1 worker": (
+        *("input_speed:generator", *QUIET),
+        *("--train_steps=400", "--num_workers=1"),
+    ),
+    "generator, 3 workers": (
+        *("input_speed:generator", *QUIET),
+        *("--train_steps=1200", "--num_workers=3"),
+    ),
 }
 RATIOS = [
     ("arrays", "traced"),
@@ -104,45 +106,5 @@ def generator(config):
     )
 
 
-def run(experiment: str, *flags: str) -> float:
-    """Returns the steps per second of one run."""
-    folder = os.path.dirname(os.path.abspath(__file__))
-    with tempfile.TemporaryDirectory() as scratch:
-        result = f"{scratch}/result.json"
-        quiet = [f"--{name}=0" for name in ("checkpoint_every", "summary_every")]
-        command = [sys.executable, "-m", "dtrain.main", *flags, *quiet]
-        command += [
-            f"--experiment=input_speed:{experiment}",
-            f"--model_dir={scratch}/model",
-            f"--result_file={result}",
-            "--log_every=0",
-        ]
-        root = os.path.dirname(folder)
-        environ = dict(os.environ, PYTHONPATH=f"{root}{os.pathsep}{folder}")
-        subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
-        with open(result) as file:
-            return json.load(file)["steps_per_second"]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    speeds = {name: [] for name in RUNS}
-    for number in range(rounds):
-        for name, arguments in RUNS.items():
-            speeds[name].append(run(*arguments))
-            print(f"round {number + 1}: {name} {speeds[name][-1]:.1f}", flush=True)
-    medians = {name: statistics.median(found) for name, found in speeds.items()}
-    print()
-    for name, median in medians.items():
-        least, most = min(speeds[name]), max(speeds[name])
-        print(f"{name:22} {median:7.1f} steps/s  ({least:.1f} to {most:.1f})")
-    for one, other in RATIOS:
-        print(f"{one} / {other}: {medians[one] / medians[other]:.2f}")
-
-
 if __name__ == "__main__":
-    main()
+    interleaved.main(__doc__, RUNS, RATIOS)

@@ -105,7 +105,9 @@ def lead(
             best.check(trainer.metric_names)
         lines = _describe_cluster(trainer, cluster, origin)
         _show_banner(trainer, config, lines, console)
-        callbacks = [*_make_callbacks(config, best, lines), *own_callbacks]
+        has_evaluation = what.eval_data is not None
+        callbacks = _make_callbacks(config, best, lines, has_evaluation)
+        callbacks += own_callbacks
         session = Session(trainer, config, callbacks, console, signals)
         record.begin(config.model_dir, config)  # it fits what is there
         result = session.run()
@@ -114,7 +116,7 @@ def lead(
 
 
 def _make_callbacks(
-    config: RunConfig, best: Best | None, cluster: Sequence[str]
+    config: RunConfig, best: Best | None, cluster: Sequence[str], has_evaluation: bool
 ) -> list[Callback]:
     """Returns the chief's own callbacks.
 
@@ -137,7 +139,9 @@ def _make_callbacks(
     if config.export_dir is not None:
         callbacks.append(Exporter(config.export_dir))
     # The last to end: until then there is something to write.
-    callbacks.append(SummaryWriter(config.model_dir, config.summary_every, cluster))
+    callbacks.append(
+        SummaryWriter(config.model_dir, config.summary_every, cluster, has_evaluation)
+    )
     return callbacks
 
 
@@ -216,18 +220,18 @@ def _show_banner(
     model = trainer.checkpoint.model
     console.line(
         f"  {type(model).__name__} of {model.count_params():,} parameters{precision}; "
-        f"{type(trainer.checkpoint.optimizer).__name__}, learning rate "
-        f"{trainer.learning_rate():g}{_name_schedule(trainer)}"
+        f"{type(trainer.checkpoint.optimizer).__name__}, {_describe_rate(trainer)}"
     )
     for line in (*cluster, f"model_dir {config.model_dir}"):
         console.line(f"  {line}")
 
 
-def _name_schedule(trainer: Trainer) -> str:
+def _describe_rate(trainer: Trainer) -> str:
+    rate = f"learning rate {trainer.learning_rate():g}"
     schedule = trainer.checkpoint.optimizer._learning_rate
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        return ""
-    return f" at step {trainer.global_step} ({type(schedule).__name__})"
+        return rate
+    return f"{rate} at step {trainer.global_step} ({type(schedule).__name__})"
 
 
 def _show_result(result: dict, config: RunConfig, console: Console) -> None:

@@ -1,7 +1,7 @@
 """Event files for TensorBoard, one folder a run."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,17 +68,17 @@ class Events:
                 tf.summary.text(tag, text)
 
     def hparams(
-        self, values: Mapping[str, Any], metrics: Mapping[str, str], trial: str
+        self, values: Mapping[str, Any], metrics: Sequence[str], trial: str
     ) -> None:
         """Tells the HParams plugin what is run and what to compare.
 
         Args:
             values: name to number, text or bool.
-            metrics: tag to the run that has it, as seen from this one.
+            metrics: tags of this run.
             trial: tells apart runs with the same values.
         """
         known = [hparams_api.HParam(name) for name in values]
-        shown = [hparams_api.Metric(tag, group=run) for tag, run in metrics.items()]
+        shown = [hparams_api.Metric(tag) for tag in metrics]
         with self._at(0):
             hparams_api.hparams_config(known, shown)
             hparams_api.hparams(dict(values), trial_id=trial)
@@ -118,14 +118,18 @@ def hparams_of(config: RunConfig, learning_rate: float, optimizer: str) -> dict:
 
     Args:
         config: without gaps.
-        learning_rate: at step 0.
+        learning_rate: after warm-up.
         optimizer: its name.
     """
     given = {name: getattr(config, name) for name in _HPARAMS}
     if config.epochs is not None:
         given["train_steps"] = None
     values = {name: value for name, value in given.items() if value is not None}
-    return {**values, "optimizer": optimizer, "learning_rate": learning_rate}
+    return {
+        **values,
+        "optimizer": optimizer,
+        "learning_rate": float(f"{learning_rate:.6g}"),
+    }
 
 
 def flags_text(config: RunConfig) -> str:

@@ -102,8 +102,8 @@ class Trainer(Protocol):
             if it was ended.
         """
 
-    def learning_rate(self) -> float:
-        """Returns the rate that the next step would use."""
+    def learning_rate(self, step: int | None = None) -> float:
+        """Returns the rate of a step; by default of the next one."""
 
     def copy_model(self) -> keras.Model:
         """Returns a model in this process with the weights of the one that is trained.

@@ -114,8 +114,9 @@ class CommonTrainer:
     def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         return self._evaluation.run(is_over)
 
-    def learning_rate(self) -> float:
-        return parts.rate_at(self._optimizer, self.global_step)
+    def learning_rate(self, step: int | None = None) -> float:
+        step = self.global_step if step is None else step
+        return parts.rate_at(self._optimizer, step)
 
     @property
     def batch_spec(self) -> Any:

@@ -137,9 +137,10 @@ def test_tensorboard_reads_what_it_needs(watched, strategy):
     for index in range(workers):
         shares = lab.events(lab.model_dir / "train")[f"workers/{index}/share"]
         assert all(0 <= share <= 1 for share in shares.values())
+    compared = event_accumulator.EventAccumulator(str(lab.model_dir / "eval")).Reload()
     sessions = [
         plugin_data_pb2.HParamsPluginData.FromString(content)
-        for content in train.PluginTagToContent("hparams").values()
+        for content in compared.PluginTagToContent("hparams").values()
     ]
     (start,) = [
         s.session_start_info for s in sessions if s.HasField("session_start_info")

@@ -24,6 +24,7 @@ class SummaryWriter(Callback):
         model_dir: where they go.
         every: steps between training summaries; 0 for none.
         cluster: lines that describe it.
+        has_evaluation: there will be one, at least at the end.
         now: the clock, in seconds.
     """
 
@@ -32,11 +33,13 @@ class SummaryWriter(Callback):
         model_dir: str,
         every: int,
         cluster: Sequence[str] = (),
+        has_evaluation: bool = False,
         now: Callable[[], float] = time.monotonic,
     ):
         self._name = os.path.basename(model_dir)
         self._every = every
         self._cluster = cluster
+        self._has_evaluation = has_evaluation
         self._now = now
         self._train = Events(model_dir, "train")
         self._eval = Events(model_dir, "eval")
@@ -83,7 +86,7 @@ class SummaryWriter(Callback):
 
     def on_end(self, session):
         if self._every:
-            self._train.end_of_hparams()
+            self._compared().end_of_hparams()
         self._close()
 
     def on_error(self, session, error):
@@ -96,13 +99,19 @@ class SummaryWriter(Callback):
             texts["run/cluster"] = "\n".join(f"- {line}" for line in self._cluster)
         self._train.texts(session.step, texts)
         names = ["loss", *session.trainer.metric_names]
-        metrics = {f"eval/{name}": "../eval" for name in names}
-        metrics |= {"train/loss": "", "speed/examples_per_second": ""}
-        optimizer = session.trainer.checkpoint.optimizer
-        values = events.hparams_of(
-            config, session.trainer.learning_rate(), type(optimizer).__name__
-        )
-        self._train.hparams(values, metrics, self._name)
+        group = "eval" if self._has_evaluation else "train"
+        rate = session.trainer.learning_rate(config.warmup_steps)
+        optimizer = type(session.trainer.checkpoint.optimizer).__name__
+        values = events.hparams_of(config, rate, optimizer)
+        tags = [f"{group}/{name}" for name in names]
+        self._compared().hparams(values, tags, self._name)
+
+    def _compared(self) -> Events:
+        """Returns the run by whose metrics the HParams page compares.
+
+        It finds them in the run that has told what is run, or below it.
+        """
+        return self._eval if self._has_evaluation else self._train
 
     def _describe_workers(self, session) -> dict[str, float]:
         """Returns steps of each worker, and its share of those since the last time."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.launch.signals import Signals
+from dtrain.session import checkpoints as checkpoints_lib
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.session import Session
 from dtrain.strategies.totals import Totals
@@ -73,7 +74,7 @@ class FakeTrainer:
         self.counter = tf.Variable(0, dtype=tf.int64)
         self.checkpoint = tf.train.Checkpoint(counter=self.counter)
         self.checkpoint.optimizer = tf.Module()
-        self.is_finite = True
+        self.bad_weight = None
         self.profiling = []  # global steps at which it began and ended
         self._lag = lag
         self._clock = clock
@@ -104,11 +105,11 @@ class FakeTrainer:
         self.evaluations.append(self.global_step)
         return self.results
 
-    def learning_rate(self):
+    def learning_rate(self, step=None):
         return 0.125
 
-    def has_finite_weights(self):
-        return self.is_finite
+    def find_bad_weight(self):
+        return self.bad_weight
 
     def start_profiling(self):
         assert not self._under_way
@@ -236,3 +237,69 @@ def checkpoints(tmp_path):
         return sorted(int(name.removeprefix("ckpt-")) for name in names)
 
     return steps
+
+
+class Store:
+    """A folder of checkpoints of one number, which is the step.
+
+    Args:
+        folder: the test's own.
+        clock: the time, in seconds since 1970.
+    """
+
+    def __init__(self, folder, clock):
+        self.folder = folder
+        self.clock = clock
+        self.number = tf.Variable(-1.0)
+        self.start()
+
+    def start(self, keep=3, hours=0.0):
+        """Does what a command does first."""
+        self.terminal = io.StringIO()
+        self.checkpoints = checkpoints_lib.Checkpoints(
+            str(self.folder),
+            tf.train.Checkpoint(number=self.number),
+            None,
+            keep,
+            hours,
+            Console(self.terminal),
+            now=self.clock,
+        )
+
+    def save(self, *steps):
+        for step in steps:
+            self.number.assign(step)
+            self.checkpoints.save(step)
+
+    def restore(self):
+        """Starts anew; returns the step that is restored, `None` if there is none."""
+        self.number.assign(-1)
+        self.start()
+        path = self.checkpoints.restore()
+        if path is None:
+            return None
+        assert path == self.path(self.number.numpy())
+        return int(self.number.numpy())
+
+    @staticmethod
+    def read(path):
+        """Returns the number that a checkpoint holds."""
+        return tf.train.load_variable(path, "number/.ATTRIBUTES/VARIABLE_VALUE")
+
+    def path(self, step):
+        return str(self.folder / f"ckpt-{int(step)}")
+
+    @property
+    def steps(self):
+        return [checkpoints_lib.step_of(p) for p in checkpoints_lib.find(self.folder)]
+
+    @property
+    def lines(self):
+        return self.terminal.getvalue().splitlines()
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    """A `Store` in the test's folder, on the test's clock."""
+    clock.advance(1e9)
+    return Store(tmp_path, clock)
