@@ -199,9 +199,10 @@ class _Watch:
         if is_better:
             self._console.line(self._best.describe())
         reason = self._best.why_stop(self._config.early_stop_patience)
-        if reason is not None and record.status(self._folder) is None:
-            self._console.line(f"Training should stop: {reason}.")
-            stop.write_stop_file(self._folder, reason)
+        is_training = record.status(self._folder) is None
+        if reason is not None and is_training:
+            if stop.write_stop_file(self._folder, reason):
+                self._console.line(f"Training should stop: {reason}.")
 
     def _is_over(self) -> bool:
         """Returns whether nobody waits for evaluations any more."""

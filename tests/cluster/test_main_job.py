@@ -81,6 +81,8 @@ def test_one_command_trains_a_cluster_and_a_second_one_resumes(lab):
         "speed/input_wait/1",
         "workers/0/steps",
         "workers/1/steps",
+        "workers/0/share",
+        "workers/1/share",
     }
     assert len(train["train/loss"]) > 10
     assert lab.events(lab.model_dir / "eval").keys() == {"eval/loss", "eval/accuracy"}

@@ -79,7 +79,8 @@ def test_kept_checkpoints_and_event_files_come_from_one_task(digits_run, strateg
     expected |= {f"speed/{unit}_per_second" for unit in ("steps", "examples")}
     workers = strategy.cluster.get("worker", 0)
     expected |= {f"speed/input_wait/{i}" for i in range(max(workers, 1))}
-    expected |= {f"workers/{i}/steps" for i in range(workers)}
+    for what in ("steps", "share"):
+        expected |= {f"workers/{i}/{what}" for i in range(workers)}
     assert train.keys() == expected
     evaluations = digits_run.lab.events(folder / "eval")
     assert {tag: list(found) for tag, found in evaluations.items()} == {

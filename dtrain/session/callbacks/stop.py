@@ -79,9 +79,16 @@ class StopFile(Callback):
                 session.request_stop(json.load(file)["reason"])
 
 
-def write_stop_file(model_dir: str, reason: str) -> None:
-    """Asks the run that trains in a model directory to stop."""
+def write_stop_file(model_dir: str, reason: str) -> bool:
+    """Asks the run that trains in a model directory to stop, unless it has been asked.
+
+    Returns:
+        Whether this was the first time.
+    """
     path = os.path.join(model_dir, STOP_FILE)
+    if os.path.exists(path):
+        return False
     with open(path + ".tmp", "w") as file:
         json.dump({"reason": reason}, file)
     os.replace(path + ".tmp", path)
+    return True
