@@ -4,6 +4,8 @@ import json
 import re
 import signal
 
+import pytest
+
 STUCK = """
 import dtrain, keras
 from dtrain.data import digits
@@ -59,21 +61,22 @@ def test_an_evaluator_may_come_first_and_evaluates_each_checkpoint_once(lab):
     assert f"in use by process {evaluator.process.pid}" in second.output
     train = lab.dtrain(
         "--strategy=local",
-        "--train_steps=600",
-        "--checkpoint_every=20",
+        "--train_steps=6000",
+        "--checkpoint_every=10",
         "--keep_checkpoints=1",
         name="train",
     )
     assert train.wait() == 0
     assert evaluator.wait() == 0
     seen = lab.events(lab.model_dir / "evaluator")["eval/loss"]
-    assert list(seen)[-1] == 600
+    assert list(seen)[-1] == 6000
+    assert 2 <= len(seen) < 600  # most were gone before their turn
     done = json.loads((lab.model_dir / "evaluator" / "evaluated.json").read_text())
     assert [int(step) for step in done] == list(seen)
     shown = [int(step) for step in re.findall(r"ckpt-(\d+): loss", evaluator.output)]
     assert shown == list(seen)
     best = json.loads((lab.model_dir / "best" / "best.json").read_text())
-    assert best["value"] == min(best["value"], *seen.values())
+    assert best["value"] == pytest.approx(min(seen.values()))
 
 
 def test_ctrl_c_ends_an_evaluator_with_the_rest(lab):

@@ -8,6 +8,17 @@ import sys
 import numpy as np
 import pytest
 
+# What TensorFlow and Keras have to say of themselves, where nothing can be done.
+_WARNINGS = (
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
+    "ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning",
+)
+
+
+def pytest_configure(config):
+    for line in _WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+
 
 class Clock:
     """A clock that stands still until it is told how much time has passed."""

@@ -1,11 +1,13 @@
 """RunConfig: its defaults, what it refuses, and its way back to flags."""
 
 import dataclasses
+import os
+import pathlib
 
 import pytest
 
 from dtrain import errors
-from dtrain.config import RunConfig
+from dtrain.config import SCHEDULES, RunConfig
 
 STRATEGIES = "local, mirrored, ps, sync"
 
@@ -193,3 +195,93 @@ def test_flags_are_only_those_that_differ_from_the_defaults():
         "--learning_rate=0.5",
         "--ps_hosts=a:1,b:2",
     ]
+
+
+# Types.
+
+
+@pytest.mark.parametrize("name", ["model_dir", "data_dir", "experiment", "export_dir"])
+def test_a_path_stands_for_its_text(name):
+    config = RunConfig(**{name: pathlib.Path("a") / "b"})
+    assert getattr(config, name) == os.path.join("a", "b")
+    assert config == RunConfig(**{name: os.path.join("a", "b")})
+
+
+@pytest.mark.parametrize("value", ["", b"x", 3, True, ["a"]], ids=repr)
+@pytest.mark.parametrize("name", ["model_dir", "ps_hosts", "strategy", "best_metric"])
+def test_what_is_no_text_is_refused(name, value):
+    assert message_of(**{name: value}).startswith(f"--{name}={value!r} is no text")
+
+
+def test_a_text_that_has_to_be_there_cannot_be_left_out():
+    for name in ("strategy", "cluster", "mode"):
+        assert f"--{name}=None is unknown" in message_of(**{name: None})
+
+
+@pytest.mark.parametrize("value", [None, 1, 0, "true", ""], ids=repr)
+@pytest.mark.parametrize("name", ["evaluator", "log_workers"])
+def test_what_is_neither_true_nor_false_is_refused(name, value):
+    message = message_of(**{name: value})
+    assert message.startswith(f"--{name}={value!r} is neither true nor false")
+
+
+# Learning rates.
+
+DECAYS = {
+    "decay_steps": (10, ["cosine", "exponential"]),
+    "decay_rate": (0.5, ["exponential", "piecewise"]),
+    "decay_boundaries": ("5,10", ["piecewise"]),
+}
+
+
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize("name", DECAYS)
+def test_a_flag_that_its_schedule_does_not_know_is_refused(name, schedule):
+    value, schedules = DECAYS[name]
+    options = {name: value, "learning_rate_schedule": schedule}
+    if schedule in schedules:
+        if schedule == "piecewise":
+            options["decay_boundaries"] = "5,10"
+        assert getattr(RunConfig(**options), name) == value
+        return
+    message = message_of(**options)
+    needed = f"--{name}={value} needs --learning_rate_schedule={' or '.join(schedules)}"
+    assert message.startswith(needed)
+    assert f"leave --{name} out" in message
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:3])
+def test_a_decay_rate_that_is_the_default_needs_no_schedule(schedule):
+    rate = RunConfig.decay_rate
+    config = RunConfig(learning_rate_schedule=schedule, decay_rate=rate)
+    assert config.decay_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "part"),
+    [
+        ("10,5", "does not ascend"),
+        ("5,5", "does not ascend"),
+        ("5,", "no list of steps"),
+        ("5,x", "no list of steps"),
+        ("-5", "no list of steps"),
+        ("1.5", "no list of steps"),
+    ],
+)
+def test_boundaries_that_are_no_steps_in_order_are_refused(boundaries, part):
+    message = message_of(
+        learning_rate_schedule="piecewise", decay_boundaries=boundaries
+    )
+    assert f"--decay_boundaries={boundaries}" in message
+    assert part in message
+
+
+def test_pieces_need_boundaries():
+    message = message_of(learning_rate_schedule="piecewise")
+    assert "needs --decay_boundaries=" in message
+
+
+def test_boundaries_are_steps():
+    config = RunConfig(learning_rate_schedule="piecewise", decay_boundaries="5, 10,20")
+    assert config.boundaries() == [5, 10, 20]
+    assert RunConfig().boundaries() == []

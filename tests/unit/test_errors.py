@@ -110,3 +110,94 @@ def test_the_place_is_the_users_and_not_in_dtrain_nor_in_a_package(function):
 
 def test_an_error_without_a_message_or_a_place():
     assert errors.describe(ValueError()) == "ValueError: "
+
+
+# What TensorFlow says.
+
+NODE = "{{node while/body/IteratorGetNext}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It failed", "It failed."),
+        ("It failed.", "It failed."),
+        ("  It\n  failed", "It."),
+        ("It   failed \t twice", "It failed twice."),
+        (f"{NODE} It failed [[{NODE}]] [Op:ReadFile]", "It failed."),
+        ("Graph execution error:\n\nDetected at node x\nIt failed", "It failed."),
+        ('<stack frame>\nFile "x.py", line 1\nIt failed', "It failed."),
+        ('It failed\nAdditional GRPC error information:\n:{"x":1}', "It failed."),
+        ("2 root error(s) found.\n  (0) INVALID_ARGUMENT: It failed", "It failed."),
+        ("  (1) DATA_LOSS: It failed", "It failed."),
+        (
+            "Error in user-defined function passed to ParallelMapDatasetV2:3 "
+            "transformation with iterator: Iterator::Root::Prefetch: It failed",
+            "It failed.",
+        ),
+        (
+            "Failed to get element from worker a:1: Failed to get an element, with a "
+            "nonretryable error: It failed",
+            "It failed.",
+        ),
+        ("Failed to get element from worker a:1: It failed", "It failed."),
+        ("", "no message."),
+        (f"[[{NODE}]]", "no message."),
+    ],
+    ids=[
+        "a line",
+        "a full stop",
+        "two lines",
+        "spaces",
+        "nodes",
+        "graph",
+        "stack",
+        "grpc",
+        "several",
+        "the second",
+        "a function",
+        "a server",
+        "another server",
+        "nothing",
+        "no more than nodes",
+    ],
+)
+def test_what_tensorflow_says_becomes_one_line(text, expected):
+    assert errors.tidy(text) == expected
+
+
+# Whose code it was.
+
+
+def fail_in_dtrain_alone():
+    try:
+        config.RunConfig(seed=-1)
+    except errors.UsageError as error:
+        return error.with_traceback(error.__traceback__.tb_next)
+
+
+def raise_from_here():
+    try:
+        raise_here()
+    except ValueError as error:
+        cause = error
+    try:
+        config.RunConfig(seed=-1)
+    except errors.UsageError as error:
+        error.__cause__ = cause
+        return error.with_traceback(error.__traceback__.tb_next)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (caught(raise_here), True),
+        (caught(fail_in_a_library), True),
+        (raise_from_here(), True),
+        (fail_in_dtrain_alone(), False),
+        (ValueError("never raised"), False),
+    ],
+    ids=["raised here", "called from here", "its cause", "dtrain", "nowhere"],
+)
+def test_an_error_has_passed_the_user_s_code_or_not(error, expected):
+    assert errors.passes_users_code(error) is expected

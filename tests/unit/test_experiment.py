@@ -4,6 +4,7 @@ import re
 import sys
 import threading
 
+import cloudpickle
 import pytest
 
 from dtrain import errors
@@ -304,9 +305,27 @@ def test_what_cannot_travel_is_refused_by_name(make, tmp_path):
     assert not path.exists()
 
 
+class Opens:
+    """What needs a file when it is loaded."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return open, (self._path,)
+
+
 def test_a_saved_file_that_is_missing_is_named(tmp_path):
     path = str(tmp_path / "mine.pickle")
-    assert_parts(message_of(experiment_lib.find, path), [path, "no such file"])
+    message = message_of(experiment_lib.find, path)
+    assert_parts(message, [f"--experiment={path}", f"needs {path}", "not there"])
+
+
+def test_a_file_that_a_saved_one_needs_is_named(tmp_path):
+    path, needed = tmp_path / "mine.pickle", str(tmp_path / "needed.txt")
+    path.write_bytes(cloudpickle.dumps(Opens(needed)))
+    message = message_of(experiment_lib.find, str(path))
+    assert_parts(message, [f"--experiment={path}", f"needs {needed}", "not there"])
 
 
 def test_a_saved_file_that_is_damaged_is_named(tmp_path):

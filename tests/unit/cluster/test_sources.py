@@ -265,13 +265,16 @@ def test_flags_without_hosts(flags, name):
 @pytest.mark.parametrize("key", ["ps_hosts", "worker_hosts", "chief_host"])
 def test_an_empty_flag_is_refused(key):
     # Otherwise --ps_hosts=$HOSTS without HOSTS would start a local cluster.
-    message = message_of({key: ""})
-    assert_parts(message, [f'--{key}=""', "empty list", "leave it out"])
+    assert_parts(message_of({key: ""}), [f"--{key}=''", "leave it out"])
+    message = message_of({key: " , "})
+    assert_parts(message, [f"--{key}=", "empty list", "leave it out"])
 
 
 def test_an_empty_job_name_is_refused():
     message = message_of({**FLAGS, "job_name": ""})
-    assert_parts(message, ['--job_name=""', "Choose one of: worker, ps"])
+    assert_parts(message, ["--job_name=''", "leave it out"])
+    message = message_of({**FLAGS, "job_name": " "})
+    assert_parts(message, ['--job_name=" "', "Choose one of: worker, ps"])
 
 
 def test_empty_variables_are_not_set():

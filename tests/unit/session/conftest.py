@@ -106,7 +106,7 @@ class FakeTrainer:
         return self.results
 
     def learning_rate(self, step=None):
-        return 0.125
+        return 0.125 + (step or 0)
 
     def find_bad_weight(self):
         return self.bad_weight
