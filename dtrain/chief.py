@@ -29,12 +29,12 @@ from dtrain.session.callbacks.summary import SummaryWriter
 from dtrain.session.callbacks.workers import WorkerLines
 from dtrain.session.session import Session
 from dtrain.strategies import mirrored
-from dtrain.strategies.base import Trainer
 from dtrain.strategies.failures import explained
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.mirrored import MirroredTrainer
 from dtrain.strategies.ps import PsTrainer
 from dtrain.strategies.sync import SyncTrainer
+from dtrain.strategies.trainer import Trainer
 
 # Trainers on a cluster live as long as the process. To collect one, TensorFlow
 # removes its functions from every task and waits for that with the interpreter

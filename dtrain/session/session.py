@@ -21,8 +21,8 @@ from dtrain.session import weights
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.checkpoints import Checkpoints
 from dtrain.session.stopwatch import Stopwatch
-from dtrain.strategies.base import Trainer
 from dtrain.strategies.totals import Window
+from dtrain.strategies.trainer import Trainer
 
 
 class Session:

@@ -1,15 +1,14 @@
-"""The Trainer protocol, and the one training step that every strategy shares.
+"""The one training step that every strategy shares.
 
-The outer loop decides when (checkpoint, evaluate, summarise, stop); a Trainer,
-what. The step is written against tensors: weights are read, gradients are taken
-with `Model.stateless_call`, and only then is anything written. So the same code
-runs where the variables are and far from them.
+It is written against tensors: weights are read, gradients are taken with
+`Model.stateless_call`, and only then is anything written. So the same code runs where
+the variables are and far from them.
 """
 
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,7 +24,6 @@ from dtrain.strategies.gradients import Sums
 from dtrain.strategies.loss_scale import LossScale
 from dtrain.strategies.objective import Objective, unpack
 from dtrain.strategies.staleness import Staleness
-from dtrain.strategies.totals import Totals
 
 # Steps written out one after the other in a packed call; see docs/design.md.
 UNROLL = 10
@@ -35,102 +33,6 @@ _DRAWS_PER_STEP = 4096
 
 # 2**32 over the golden ratio: its multiples, the replicas' seeds, lie far apart.
 _GOLDEN = 0x9E3779B1
-
-
-class Trainer(Protocol):
-    """What a strategy gives to the outer loop.
-
-    Attributes:
-        global_step: updates that are known to be done.
-        totals: loss and metrics of all steps that are known to be done.
-        is_synchronous: no step is ever under way between two calls of `train`, so
-            that a stop costs nothing.
-        steps_per_loop: steps worth asking for in one call of `train`.
-        replicas: replicas that compute the same step of training.
-        batch_size: examples in a batch of one replica.
-        examples_per_step: examples that one update sees, over all replicas and
-            micro-batches.
-        checkpoint: model, optimizer and global step; one layout for all strategies.
-        checkpoint_options: how to save and restore it.
-        description: lines for the start banner.
-        batch_spec: of the batches that the model is trained on.
-        metric_names: of what is measured beside the loss.
-        worker_steps: steps that each worker has done in this run; empty if there
-            is one process.
-        is_over: the data has ended, after `--epochs`: no step is left to do.
-        loss_scale: of what computes in float16; `None` if nothing does.
-        passes: how many passes over the data have begun, over all runs; `None` if they
-            cannot be counted.
-        num_steps: the global step at which `--epochs` will end; `None` if nobody knows.
-    """
-
-    global_step: int
-    totals: Totals
-    is_synchronous: bool
-    steps_per_loop: int
-    replicas: int
-    batch_size: int
-    examples_per_step: int
-    checkpoint: tf.train.Checkpoint
-    checkpoint_options: tf.train.CheckpointOptions
-    description: list[str]
-    batch_spec: Any
-    metric_names: list[str]
-    worker_steps: list[int]
-    is_over: bool
-    loss_scale: LossScale | None
-    passes: int | None
-    num_steps: int | None
-
-    def train(self, num_steps: int) -> None:
-        """Advances by exactly `num_steps`, or fewer if the data ends.
-
-        Some of them may still be under way.
-        """
-
-    def wait(self) -> None:
-        """Returns once every step that was asked for is done."""
-
-    def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
-        """Runs over every evaluation example exactly once; needs `wait` before.
-
-        Args:
-            is_over: asked between batches; true ends the evaluation.
-
-        Returns:
-            "loss", every metric, and "examples"; `None` without evaluation data, or
-            if it was ended.
-        """
-
-    def learning_rate(self, step: int | None = None) -> float:
-        """Returns the rate of a step; by default of the next one."""
-
-    def copy_model(self) -> keras.Model:
-        """Returns a model in this process with the weights of the one that is trained.
-
-        Needs `wait` before.
-        """
-
-    def start_profiling(self) -> None:
-        """Begins to record what every task does; needs `wait` before."""
-
-    def stop_profiling(self) -> dict[str, bytes]:
-        """Ends it; returns each task's profile, an `XSpace` message, by its name."""
-
-    def find_bad_weight(self) -> str | None:
-        """Returns a variable of the model that holds what is no number.
-
-        Needs `wait` before.
-
-        Returns:
-            Its name; `None` if there is none.
-        """
-
-    def before_save(self) -> None:
-        """Brings the variables that only checkpoints hold up to date."""
-
-    def after_restore(self) -> None:
-        """Takes over the global step that a checkpoint brought."""
 
 
 class Step:

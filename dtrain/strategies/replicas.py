@@ -9,7 +9,6 @@ each, and sums.
 """
 
 import enum
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +25,7 @@ from dtrain.input.reading import Reading
 from dtrain.input.share import Share
 from dtrain.runtime import profiling
 from dtrain.runtime.collectives import Group, all_reduce
-from dtrain.strategies import aside, base, failures, parts, pipelines
+from dtrain.strategies import agreement, aside, base, failures, parts, pipelines
 from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
@@ -213,7 +212,7 @@ class ReplicatedTrainer(CommonTrainer):
             self._opened_at = self._place
             self._reading = self._inputs.open(self._place)
         if self.replicas > 1:
-            _overwrite(self._variables(), self._call(self._share_values))
+            agreement.overwrite(self._variables(), self._call(self._share_values))
 
     def _train(self, num_steps: int) -> np.ndarray:
         """Returns totals as `_pack` makes them."""
@@ -236,7 +235,7 @@ class ReplicatedTrainer(CommonTrainer):
         changed = self._changed()
         if changed[0]:
             mine = tf.constant(self._own > 0, tf.float32)
-            _overwrite(changed, self._call(self._average_values, mine))
+            agreement.overwrite(changed, self._call(self._average_values, mine))
         self._agree(step)
 
     # A step.
@@ -341,7 +340,7 @@ class ReplicatedTrainer(CommonTrainer):
         )
 
     def _share_value(self, k: int, variable: tf.Variable) -> tf.Tensor:
-        value = _as_sent(variable)
+        value = agreement.as_sent(variable)
         is_first = self._group.first + k == 0
         return all_reduce(value if is_first else tf.zeros_like(value))
 
@@ -356,7 +355,7 @@ class ReplicatedTrainer(CommonTrainer):
 
         def average(k, variable, count):
             if variable.dtype.is_floating:
-                value = _as_sent(variable)
+                value = agreement.as_sent(variable)
                 own = tf.math.multiply_no_nan(value, tf.cast(has_data[k], value.dtype))
                 mean = all_reduce(own) / tf.cast(count, value.dtype)
                 return tf.where(count > 0, mean, value)
@@ -401,14 +400,14 @@ class ReplicatedTrainer(CommonTrainer):
         Raises:
             TrainingFailed: they differ by more than rounding.
         """
-        own = [_digest(variables) for variables in self._variables()]
+        own = [agreement.digest(variables) for variables in self._variables()]
         digests = self._call(self._gather, tf.constant(own, tf.int64)).numpy().ravel()
         if len(set(digests)) == 1:
             return
-        before = [_read(variables) for variables in self._variables()]
-        _overwrite(self._variables(), self._call(self._share_values))
-        first = _read(self._variables()[0])
-        parts = [int(_distance(b, first) * _PER_UNIT) for b in before]
+        before = [agreement.read(variables) for variables in self._variables()]
+        agreement.overwrite(self._variables(), self._call(self._share_values))
+        first = agreement.read(self._variables()[0])
+        parts = [int(agreement.distance(b, first) * _PER_UNIT) for b in before]
         parts = self._call(self._gather, tf.constant(parts, tf.int64)).numpy().ravel()
         worst = int(parts.argmax())
         distance = parts[worst] / _PER_UNIT
@@ -447,49 +446,6 @@ class ReplicatedTrainer(CommonTrainer):
             [v.value for v in model.non_trainable_variables if id(v) in step.changed]
             for model, step in zip(self._models, self._steps, strict=True)
         ]
-
-
-def _as_sent(variable: tf.Variable) -> tf.Tensor:
-    """Returns a variable's value in a dtype that can be summed over replicas."""
-    value = tf.convert_to_tensor(variable)
-    return value if value.dtype.is_floating else tf.cast(value, tf.int64)
-
-
-def _overwrite(
-    variables: Sequence[Sequence[tf.Variable]], values: Sequence[Sequence[tf.Tensor]]
-) -> None:
-    for own, new in zip(variables, values, strict=True):
-        for variable, value in zip(own, new, strict=True):
-            variable.assign(tf.cast(value, variable.dtype))
-
-
-def _read(variables: Sequence[tf.Variable]) -> tuple[np.ndarray, list[bytes]]:
-    """Returns all that is floating in a row, float64, and the rest as bytes."""
-    values = [(v.dtype.is_floating, v.numpy()) for v in variables]
-    floating = [np.asarray(v, np.float64).ravel() for is_float, v in values if is_float]
-    others = [v.tobytes() for is_float, v in values if not is_float]
-    return np.concatenate(floating), others
-
-
-def _distance(one: tuple, other: tuple) -> float:
-    """Returns how far apart values are, relative to their size: 1 at most.
-
-    What is not floating, such as counts, has to be the same: it is not rounded.
-    """
-    (a, counts), (b, expected) = one, other
-    size = np.linalg.norm(b)
-    distance = np.linalg.norm(a - b) / size if size else np.inf
-    if counts != expected or not np.isfinite(distance):
-        return 1.0
-    return min(float(distance), 1.0)
-
-
-def _digest(variables: Sequence[tf.Variable]) -> int:
-    """Returns 63 bits that tell different values apart."""
-    digest = hashlib.blake2b(digest_size=8)
-    for variable in variables:
-        digest.update(variable.numpy().tobytes())
-    return int.from_bytes(digest.digest(), "little") >> 1
 
 
 def _check_own(field: str, things: Sequence) -> None:

@@ -229,6 +229,21 @@ def test_another_run_starts_from_its_weights(watched, strategy, run_in):
     assert result["eval"]["loss"] == pytest.approx(first["eval"]["loss"], rel=1e-3)
 
 
+def test_a_truncated_checkpoint_is_passed_over(watched, strategy, run_in):
+    """The last one to use this directory: its newest checkpoint is gone after it."""
+    lab, *_ = watched
+    files = list(lab.model_dir.glob("ckpt-300.data-*"))
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-5000])
+    flags = ("--experiment=my_models:watched", "--train_steps=210")
+    command, result = run_in(lab, strategy, *flags, name="truncated")
+    newest, before = (f"{lab.model_dir}/ckpt-{step}" for step in (300, 200))
+    assert f"Warning: {newest} is damaged and passed over" in command.output
+    assert f"Warning: in its place {before} is used" in command.output
+    assert result["checkpoint"] == f"{lab.model_dir}/ckpt-210"
+    assert not list(lab.model_dir.glob("ckpt-300*"))
+
+
 # How runs end.
 
 

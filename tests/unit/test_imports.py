@@ -164,7 +164,7 @@ def test_the_session_knows_the_protocol_and_no_strategy(graph):
         for name in names
         if name.startswith("dtrain.strategies")
     }
-    assert found <= {"dtrain.strategies.base", "dtrain.strategies.totals"}
+    assert found <= {"dtrain.strategies.trainer", "dtrain.strategies.totals"}
 
 
 # The reader itself.
