@@ -59,7 +59,8 @@ class Assessment:
             UsageError: it is a different model's.
         """
         try:
-            status = tf.train.Checkpoint(model=self.model).read(path)
+            weights = parts.weights_of(self.model)
+            status = tf.train.Checkpoint(weights=weights).read(path)
             status.assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError) as error:
             raise errors.UsageError(

@@ -220,7 +220,7 @@ def _show_banner(
     model = trainer.checkpoint.model
     console.line(
         f"  {type(model).__name__} of {model.count_params():,} parameters{precision}; "
-        f"{type(trainer.checkpoint.optimizer).__name__}, {_describe_rate(trainer)}"
+        f"{type(trainer.optimizer).__name__}, {_describe_rate(trainer)}"
     )
     for line in (*cluster, f"model_dir {config.model_dir}"):
         console.line(f"  {line}")
@@ -228,7 +228,7 @@ def _show_banner(
 
 def _describe_rate(trainer: Trainer) -> str:
     rate = f"learning rate {trainer.learning_rate():g}"
-    schedule = trainer.checkpoint.optimizer._learning_rate
+    schedule = trainer.optimizer._learning_rate
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         return rate
     return f"{rate} at step {trainer.global_step} ({type(schedule).__name__})"

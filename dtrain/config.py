@@ -208,7 +208,9 @@ class RunConfig:
                 raise errors.UsageError(
                     f"--{field.name}={value!r} is neither true nor false. Give one."
                 )
-            if field.type not in (str, str | None) or value is None:
+            if field.type not in (str, str | None):
+                continue
+            if value is None and field.type is not str:
                 continue
             if isinstance(value, os.PathLike):
                 value = os.fspath(value)

@@ -140,11 +140,12 @@ class _Watch:
         self._console.line(f"Evaluating each new checkpoint of {self._folder}.")
         started = time.monotonic()
         self._was_over = record.status(self._folder) is not None
+        written = record.written(self._folder)
         try:
             while True:
                 # Asked before looking: what is saved before the end is then seen.
                 status = record.status(self._folder)
-                self._was_over &= status is not None
+                self._was_over &= record.written(self._folder) == written
                 for path in self._find_new():
                     self._evaluate(path)
                 if self._signals.received:

@@ -41,6 +41,14 @@ def status(model_dir: str) -> int | None:
     return None if known is None else known["status"]
 
 
+def written(model_dir: str) -> int:
+    """Returns when the record was last written, in ns; 0 if there is none."""
+    try:
+        return os.stat(os.path.join(model_dir, _FILE)).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def wait_for(model_dir: str, console: Console) -> None:
     """Returns once a run trains, or has trained, in a model directory."""
     if not _is_known(model_dir):

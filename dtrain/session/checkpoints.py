@@ -175,8 +175,9 @@ class Checkpoints:
                     f"Warning: in its place {path} is used. What is damaged is called "
                     f"{_SET_ASIDE}ckpt-... now."
                 )
-            for other in damaged:
-                self._set_aside(other)
+                for other in damaged:
+                    self._set_aside(other)
+                self._write_state(path)
             return path
         if damaged:
             raise errors.UsageError(
@@ -263,12 +264,14 @@ class Checkpoints:
         return times, state.last_preserved_timestamp or self._now()
 
     def _write_state(self, newest: str) -> None:
-        paths = sorted(self._times, key=step_of)
+        # TensorFlow takes the last one for the newest.
+        paths = [*sorted(self._times.keys() - {newest}, key=step_of), newest]
+        times = [self._times.get(path, self._now()) for path in paths]
         state = tf.compat.v1.train.generate_checkpoint_state_proto(
             self._folder,
             os.path.basename(newest),
             [os.path.basename(path) for path in paths],
-            all_model_checkpoint_timestamps=[self._times[path] for path in paths],
+            all_model_checkpoint_timestamps=times,
             last_preserved_timestamp=self._kept_at,
         )
         name = os.path.join(self._folder, _STATE)

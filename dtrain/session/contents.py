@@ -1,9 +1,9 @@
 """What a checkpoint holds, by names that people know.
 
 TensorFlow finds variables again by how one gets to them from the checkpoint's root
-("model/_functional/_operations/3/moving_mean"). Beside them, a checkpoint of dtrain
-keeps the names that Keras gives ("batch_normalization/moving_mean"): to tell what
-differs between two models, and to take over weights by name.
+("weights/3"). Beside them, a checkpoint of dtrain keeps the names that Keras gives
+("batch_normalization/moving_mean"): to tell what differs between two models, and to
+take over weights by name.
 """
 
 import collections
@@ -19,9 +19,7 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _NAMES_KEY = f"{_NAMES}/.ATTRIBUTES/py_state"
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # What belongs to a run and not to its model: it may come and go.
-_OPTIONAL = re.compile(
-    r"optimizer/_learning_rate$|loss_scale/|save_counter$|_CHECKPOINTABLE|names/"
-)
+_OPTIONAL = re.compile(r"loss_scale/|save_counter$|_CHECKPOINTABLE|names/")
 _OPTIMIZER = "the optimizer's class"  # a key that no variable has
 _MOST_NAMED = 10
 
@@ -84,7 +82,7 @@ def differences(checkpoint: tf.train.Checkpoint, path: str) -> list[str]:
     here = {k: v for k, v in dict(find(checkpoint)).items() if not _OPTIONAL.match(k)}
     lines = []
     ours, theirs = _class_of(checkpoint), names.get(_OPTIMIZER)
-    if theirs is not None and ours != theirs:
+    if theirs and ours != theirs:
         lines.append(f"the optimizer is {ours} here, and {theirs} in the checkpoint")
     for key, (name, form) in here.items():
         if key not in there:
@@ -102,7 +100,7 @@ def differences(checkpoint: tf.train.Checkpoint, path: str) -> list[str]:
 
 
 def _class_of(checkpoint: tf.train.Checkpoint) -> str:
-    return type(getattr(checkpoint, "optimizer", None)).__name__
+    return getattr(getattr(checkpoint, "optimizer", None), "kind", "")
 
 
 def show(lines: list[str]) -> str:
@@ -135,7 +133,7 @@ def weights_in(path: str) -> dict[str, Any]:
         keys = {
             name: f"{key}{_VALUE}"
             for key, name in names.items()
-            if key.startswith(("model/", "optimizer/_trainable_variables/"))
+            if key.startswith("weights/")
         }
     elif _GRAPH_KEY in shapes:
         raise ValueError("it has no names of variables, as checkpoints of dtrain have")

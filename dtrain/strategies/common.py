@@ -69,9 +69,8 @@ class CommonTrainer:
         )
         self._experiment = experiment
         self._precision = config.mixed_precision
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._counter = counter
-        self._keep_rate = parts.rate_keeper(optimizer)
         self._loop_size = LoopSize(config.steps_per_loop, num_calls)
         self._objective = parts.make_objective(experiment, model, outline.spec)
         self._objective.check_mean(self._batches_per_step)
@@ -116,7 +115,7 @@ class CommonTrainer:
 
     def learning_rate(self, step: int | None = None) -> float:
         step = self.global_step if step is None else step
-        return parts.rate_at(self._optimizer, step)
+        return parts.rate_at(self.optimizer, step)
 
     @property
     def batch_spec(self) -> Any:
@@ -156,13 +155,12 @@ class CommonTrainer:
         return tf.stack(checks)
 
     def before_save(self) -> None:
-        self._optimizer.iterations.assign(self.global_step)
+        self.optimizer.iterations.assign(self.global_step)
         if self.is_over:
             self._place = self._place._replace(complete=self._epochs)
         self._place_variable.assign(self._place)
 
     def after_restore(self) -> None:
-        self._keep_rate()
         self.global_step = int(self._counter.numpy())
         self._set_place(self._place_variable.numpy())
 

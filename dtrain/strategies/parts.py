@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -143,20 +143,32 @@ def example_of_zeros(spec: Any) -> Any:
     return form.zeros(tf.nest.map_structure(one, spec))
 
 
-def rate_keeper(optimizer: keras.optimizers.Optimizer) -> Callable[[], None]:
-    """Returns a function that sets a constant rate to what it is now.
+class OptimizerState(tf.Module):
+    """What a checkpoint holds of an optimizer: all but the rate.
 
-    A checkpoint holds the rate of the run that made it. But the rate is an option of
-    each run: what a resumed run is given has to win.
+    The rate, or its schedule, is an option of each run. Keras keeps a constant one
+    among the slots, where it would shift them.
+
+    Args:
+        optimizer: built.
+
+    Attributes:
+        kind: the optimizer's class.
     """
-    if isinstance(optimizer._learning_rate, schedules.Schedule):
-        return lambda: None
-    rate = float(optimizer.learning_rate)
 
-    def keep() -> None:
-        optimizer.learning_rate = rate
-
-    return keep
+    def __init__(self, optimizer: keras.optimizers.Optimizer):
+        super().__init__()
+        self.kind = type(optimizer).__name__
+        self._iterations = optimizer.iterations
+        left_out = [id(optimizer.iterations), id(optimizer._learning_rate)]
+        self.slots = [v for v in optimizer.variables if id(v) not in left_out]
+        known = {*left_out, *map(id, optimizer.variables)}
+        # A class of the user's own may have others.
+        self.own = {
+            name: value
+            for name, value in vars(optimizer).items()
+            if isinstance(value, keras.Variable) and id(value) not in known
+        }
 
 
 def make_checkpoint(
@@ -168,11 +180,24 @@ def make_checkpoint(
 ) -> tf.train.Checkpoint:
     """Returns the checkpoint of a run: the same layout under every strategy."""
     checkpoint = tf.train.Checkpoint(
-        model=model, optimizer=optimizer, global_step=counter, data=place
+        model=model,
+        weights=weights_of(model),
+        optimizer=OptimizerState(optimizer),
+        global_step=counter,
+        data=place,
     )
     if loss_scale is not None:
         checkpoint.loss_scale = loss_scale
     return checkpoint
+
+
+def weights_of(model: keras.Model) -> list[keras.Variable]:
+    """Returns what a checkpoint holds of a model.
+
+    In a list of their own, because TensorFlow does not find the variables of layers
+    that a model of Keras 3 keeps in lists or dicts. Seeds are made from the step.
+    """
+    return [v for v in model.variables if v.name != "seed_generator_state"]
 
 
 def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:

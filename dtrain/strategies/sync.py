@@ -75,7 +75,7 @@ class SyncTrainer(ReplicatedTrainer):
             {f"--{name}": getattr(config, name) for name in _ALIKE}
             | {
                 "batches of size": self.batch_size,
-                "the optimizer": type(self._optimizer).__name__,
+                "the optimizer": type(self.optimizer).__name__,
                 "--devices_per_task": len(group.devices),
                 "weights of the shapes": [list(v.shape) for v in self._variables()[0]],
                 "TensorFlow": tf.__version__,

@@ -26,6 +26,7 @@ class Trainer(Protocol):
         batch_size: examples in a batch of one replica.
         examples_per_step: examples that one update sees, over all replicas and
             micro-batches.
+        optimizer: that of the model which is trained.
         checkpoint: model, optimizer and global step; one layout for all strategies.
         checkpoint_options: how to save and restore it.
         description: lines for the start banner.
@@ -47,6 +48,7 @@ class Trainer(Protocol):
     replicas: int
     batch_size: int
     examples_per_step: int
+    optimizer: keras.optimizers.Optimizer
     checkpoint: tf.train.Checkpoint
     checkpoint_options: tf.train.CheckpointOptions
     description: list[str]

@@ -28,7 +28,7 @@ class Noting(keras.optimizers.SGD):
             self.times.value.scatter_add(tf.IndexedSlices([1.0], step))
 
 def noted(session):
-    optimizer = session.trainer.checkpoint.optimizer
+    optimizer = session.trainer.optimizer
     return {
         "rates": optimizer.rates.numpy().tolist(),
         "times": optimizer.times.numpy().tolist(),

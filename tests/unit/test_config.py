@@ -213,11 +213,6 @@ def test_what_is_no_text_is_refused(name, value):
     assert message_of(**{name: value}).startswith(f"--{name}={value!r} is no text")
 
 
-def test_a_text_that_has_to_be_there_cannot_be_left_out():
-    for name in ("strategy", "cluster", "mode"):
-        assert f"--{name}=None is unknown" in message_of(**{name: None})
-
-
 @pytest.mark.parametrize("value", [None, 1, 0, "true", ""], ids=repr)
 @pytest.mark.parametrize("name", ["evaluator", "log_workers"])
 def test_what_is_neither_true_nor_false_is_refused(name, value):

@@ -101,7 +101,7 @@ class SummaryWriter(Callback):
         names = ["loss", *session.trainer.metric_names]
         group = "eval" if self._has_evaluation else "train"
         rate = session.trainer.learning_rate(config.warmup_steps)
-        optimizer = type(session.trainer.checkpoint.optimizer).__name__
+        optimizer = type(session.trainer.optimizer).__name__
         values = events.hparams_of(config, rate, optimizer)
         tags = [f"{group}/{name}" for name in names]
         self._compared().hparams(values, tags, self._name)

@@ -65,7 +65,7 @@ def values(trainer):
     """Returns all that a checkpoint holds, but for the place in the data."""
     trainer.before_save()
     checkpoint = trainer.checkpoint
-    variables = [*checkpoint.model.variables, *checkpoint.optimizer.variables]
+    variables = [*checkpoint.model.variables, *trainer.optimizer.variables]
     return [v.numpy() for v in [*variables, checkpoint.global_step]]
 
 

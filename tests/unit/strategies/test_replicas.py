@@ -585,8 +585,8 @@ def test_replicas_start_from_the_first_one_s_values(problem):
 
 
 def all_values_of(trainer):
-    checkpoint = trainer.checkpoint
-    variables = (*checkpoint.model.variables, *checkpoint.optimizer.variables)
+    model = trainer.checkpoint.model
+    variables = (*model.variables, *trainer.optimizer.variables)
     return [variable.numpy() for variable in variables]
 
 

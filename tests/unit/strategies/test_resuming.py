@@ -32,12 +32,50 @@ def test_a_constant_rate_is_the_run_s_own(problem, tmp_path, short_unrolls):
     )
 
 
-def test_a_schedule_goes_on_where_it_was(problem, tmp_path):
+def test_a_schedule_goes_on_where_it_was():
     schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
     optimizer = keras.optimizers.SGD(schedule)
     optimizer.build([keras.Variable(0.0)])
-    parts.rate_keeper(optimizer)()
     assert parts.rate_at(optimizer, 4) == pytest.approx(0.6)
+
+
+def build(rate):
+    layers = [keras.layers.Dense(2), keras.layers.Dense(1)]
+
+    class Listed(keras.Model):
+        """TensorFlow does not look into lists of layers."""
+
+        def __init__(self):
+            super().__init__()
+            self.parts = layers
+
+        def call(self, x):
+            return self.parts[1](self.parts[0](x))
+
+    model = Listed()
+    model(tf.zeros([1, 3]))
+    optimizer = keras.optimizers.Adam(rate)
+    optimizer.build(model.trainable_variables)
+    counter, place = tf.Variable(0), tf.Variable(0)
+    checkpoint = parts.make_checkpoint(model, optimizer, counter, place, None)
+    return checkpoint, [*model.variables, *optimizer.variables[-8:]]
+
+
+@pytest.mark.parametrize("before", ["constant", "schedule"])
+@pytest.mark.parametrize("now", ["constant", "schedule"])
+def test_another_kind_of_rate_shifts_no_slot(before, now, tmp_path):
+    rates = {
+        "constant": 0.5,
+        "schedule": keras.optimizers.schedules.CosineDecay(0.5, 10),
+    }
+    saved, variables = build(rates[before])
+    for index, variable in enumerate(variables):
+        variable.assign(np.full(variable.shape, index))
+    path = saved.write(str(tmp_path / "ckpt"))
+    restored, variables = build(rates[now])
+    restored.read(path).assert_existing_objects_matched()
+    for index, variable in enumerate(variables):
+        assert np.all(variable.numpy() == index), variable.path
 
 
 @pytest.mark.parametrize(
