@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.histogram import metadata as histogram_metadata
 from tensorboard.plugins.hparams import api as hparams_api
 from tensorboard.plugins.hparams import api_pb2, summary
+from tensorboard.plugins.scalar import summary_v2 as scalar_summary
 
 from dtrain import version
 from dtrain.config import RunConfig
@@ -44,10 +46,15 @@ class Events:
         self._writer: tf.summary.SummaryWriter | None = None
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes numbers, by tag."""
+        """Writes numbers, by tag; all of them in one record."""
+        messages = [
+            scalar_summary.scalar_pb(tag, np.float32(value))
+            for tag, value in values.items()
+        ]
+        # Messages end to end are one message that has the values of all.
+        record = b"".join(message.SerializeToString() for message in messages)
         with self._at(step):
-            for tag, value in values.items():
-                tf.summary.scalar(tag, value)
+            tf.summary.experimental.write_raw_pb(record, step=step)
 
     def histogram(self, step: int, tag: str, counts: np.ndarray, text: str) -> None:
         """Writes how often there was 0, 1, 2, ...
@@ -56,10 +63,11 @@ class Events:
             counts: float or int, (n,).
             text: what it tells, for people.
         """
-        values = np.repeat(np.arange(len(counts)), counts.astype(int))
+        edges = np.arange(len(counts) + 1) - 0.5  # a bucket is (left, right, count)
+        buckets = np.stack([edges[:-1], edges[1:], counts], 1)
+        metadata = histogram_metadata.create_summary_metadata(None, text)
         with self._at(step):
-            buckets = min(len(counts), 30)
-            tf.summary.histogram(tag, values, buckets=buckets, description=text)
+            tf.summary.write(tag, buckets, metadata=metadata)
 
     def texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Writes texts in Markdown, by tag."""

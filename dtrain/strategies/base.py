@@ -136,8 +136,9 @@ class Step:
         )
         first_op = len(tf.compat.v1.get_default_graph().get_operations())
         self.apply(gradients, step, within)
-        stale = self._staleness and self._staleness.after_write(landed, first_op)
-        return loss, tally_lib.with_update(tally, loss, step, stale=stale)
+        if self._staleness is not None:
+            self._staleness.after_write(landed, first_op)
+        return loss, tally_lib.with_update(tally, loss, step)
 
     def _compute(
         self, element: Callable, step: tf.Tensor, tally: list, landed: tf.Tensor | None

@@ -74,8 +74,8 @@ class CommonTrainer:
         self._loop_size = LoopSize(config.steps_per_loop, num_calls)
         self._objective = parts.make_objective(experiment, model, outline.spec)
         self._objective.check_mean(self._batches_per_step)
-        self._num_bins = staleness.num_bins if staleness else 0
-        self.totals = Totals(self._objective, num_pipelines, self._num_bins)
+        self.staleness = staleness
+        self.totals = Totals(self._objective, num_pipelines)
         self._accumulate_steps = config.accumulate_steps
         self._step = base.Step(
             model,
@@ -187,7 +187,7 @@ class CommonTrainer:
         return lambda *args: self._objective.pack(*packed(*args))
 
     def _start_tally(self) -> list[tf.Tensor]:
-        return tally_lib.start(self._objective.initial_states(), self._num_bins)
+        return tally_lib.start(self._objective.initial_states())
 
     def _note(
         self,

@@ -260,7 +260,7 @@ class ReplicatedTrainer(CommonTrainer):
             local = [tf.add_n(list(parts)) for parts in zip(*tallies, strict=True)]
             totals = self._objective.pack(loss, tally_lib.metrics(local))
             # Replicas look at the clock one after the other: their waits add up.
-            _, bad, waited, begun, batches, _ = tally_lib.extras(local)
+            bad, waited, begun, batches, _ = tally_lib.extras(local)
             group = self._group
             own_place = tf.one_hot(group.process, group.num_processes, dtype=tf.float64)
             # All make the same updates: the first one counts them.

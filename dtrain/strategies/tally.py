@@ -1,9 +1,8 @@
 """What goes through the steps of a packed call, and is added up on the way.
 
-A list of tensors: the metrics' states; how many updates were how stale, by bins; the
-first step whose loss was no number; the seconds that steps waited for input; the passes
-over the data that their batches began; the batches themselves; and the updates made of
-them.
+A list of tensors: the metrics' states; the first step whose loss was no number; the
+seconds that steps waited for input; the passes over the data that their batches began;
+the batches themselves; and the updates made of them.
 """
 
 from collections.abc import Sequence
@@ -12,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-_EXTRAS = 6
-_SCALARS = _EXTRAS - 1
+_EXTRAS = 5
 
 
 class Tail(NamedTuple):
@@ -34,15 +32,13 @@ class Tail(NamedTuple):
     updates: int
 
 
-def start(metrics: list[tf.Tensor], num_bins: int = 0) -> list[tf.Tensor]:
+def start(metrics: list[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the tally of no step.
 
     Args:
         metrics: the metrics' states before any batch.
-        num_bins: for how stale updates are.
     """
-    bins = tf.zeros([num_bins], tf.float64)
-    return [*metrics, bins, *(tf.zeros([], tf.float64) for _ in range(_SCALARS))]
+    return [*metrics, *(tf.zeros([], tf.float64) for _ in range(_EXTRAS))]
 
 
 def metrics(tally: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -51,7 +47,7 @@ def metrics(tally: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def extras(tally: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns bins, 1 + the first bad step, seconds, passes, batches and updates."""
+    """Returns 1 + the first bad step, seconds, passes, batches and updates."""
     return tally[-_EXTRAS:]
 
 
@@ -64,15 +60,15 @@ def add(tally: list, metrics: list, waited: tf.Tensor, begun: tf.Tensor) -> list
         waited: seconds that the step waited for the batch.
         begun: passes that begin with it.
     """
-    bins, bad, seconds, passes, batches, updates = extras(tally)
+    bad, seconds, passes, batches, updates = extras(tally)
     passes += tf.cast(begun, tf.float64)
-    return [*metrics, bins, bad, seconds + waited, passes, batches + 1.0, updates]
+    return [*metrics, bad, seconds + waited, passes, batches + 1.0, updates]
 
 
 def add_wait(tally: list, waited: tf.Tensor) -> list[tf.Tensor]:
     """Returns the tally after one more wait, of so many seconds."""
-    bins, bad, seconds, *others = extras(tally)
-    return [*metrics(tally), bins, bad, seconds + waited, *others]
+    bad, seconds, *others = extras(tally)
+    return [*metrics(tally), bad, seconds + waited, *others]
 
 
 def with_update(
@@ -80,7 +76,6 @@ def with_update(
     loss: tf.Tensor,
     step: tf.Tensor,
     updates: tf.Tensor | float = 1.0,
-    stale: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
     """Returns the tally after one more update.
 
@@ -89,14 +84,12 @@ def with_update(
         loss: of the step.
         step: its number, an int64 scalar.
         updates: 0 if there was none after all.
-        stale: a bin with a 1, as `Staleness` gives it; `None` if nobody asks.
     """
-    bins, bad, seconds, passes, batches, before = extras(tally)
+    bad, seconds, passes, batches, before = extras(tally)
     number = tf.cast(step + 1, tf.float64)
     own = tf.where(tf.math.is_finite(loss), tf.zeros_like(number), number)
     bad = tf.where(bad > 0, bad, own)
-    bins = bins if stale is None else bins + stale
-    return [*metrics(tally), bins, bad, seconds, passes, batches, before + updates]
+    return [*metrics(tally), bad, seconds, passes, batches, before + updates]
 
 
 def seconds_between(first: Sequence[tf.Tensor], second: Any) -> tf.Tensor:
@@ -123,16 +116,10 @@ def counts(totals: tf.Tensor) -> list[tf.Tensor]:
 
 def tail(totals: np.ndarray) -> Tail:
     """Returns the numbers at the end of what `Objective.pack` makes of a tally."""
-    bad, waited, begun, batches, updates = totals[-_SCALARS:]
+    bad, waited, begun, batches, updates = totals[-_EXTRAS:]
     return Tail(bad_step(bad), float(waited), int(begun), int(batches), int(updates))
 
 
 def bad_step(bad: float) -> int | None:
     """Returns the step that a tally's number for a bad step means."""
     return int(bad) - 1 if bad else None
-
-
-def bins(totals: np.ndarray, num_bins: int) -> np.ndarray:
-    """Returns how many updates were how stale, of what `Objective.pack` makes."""
-    end = len(totals) - _SCALARS
-    return totals[end - num_bins : end]

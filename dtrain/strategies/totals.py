@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.strategies import tally
 from dtrain.strategies.objective import Objective
 
 
@@ -15,7 +14,6 @@ class Totals:
     Args:
         objective: which reads packed totals.
         num_pipelines: how many give them batches.
-        num_bins: for how stale updates are; 0 if nobody counts that.
 
     Attributes:
         last_loss: mean loss of the call that finished last.
@@ -23,8 +21,7 @@ class Totals:
             none.
     """
 
-    def __init__(self, objective: Objective, num_pipelines: int = 1, num_bins: int = 0):
-        self.num_bins = num_bins
+    def __init__(self, objective: Objective, num_pipelines: int = 1):
         self.bad_step: int | None = None
         self._objective = objective
         self._sum: np.ndarray | float = 0.0
@@ -83,16 +80,12 @@ class Window:
     Attributes:
         waits: by pipeline, the share of their time that these steps waited for input;
             without those that have done none, but for their first call.
-        staleness: how many updates had how many others land between their read and
-            their write, by bins; the last one holds all that are more. Empty where
-            nobody counts.
     """
 
     def __init__(self, totals: Totals):
         self._totals = totals
         self._before = totals.snapshot()
         self.waits: dict[int, float] = {}
-        self.staleness = np.zeros(0)
 
     def take(self) -> dict[str, float]:
         """Returns means since the last call; empty if there was no step."""
@@ -101,7 +94,6 @@ class Window:
         if steps == steps_before:
             return {}
         self._before = now, steps, seconds
-        self.staleness = tally.bins(now - before, self._totals.num_bins)
         waited, whole = (seconds - seconds_before).T
         self.waits = {
             int(index): float(waited[index] / whole[index])

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.strategies.loss_scale import LossScale
+from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.totals import Totals
 
 
@@ -35,6 +36,7 @@ class Trainer(Protocol):
         worker_steps: steps that each worker has done in this run; empty if there
             is one process.
         is_over: the data has ended, after `--epochs`: no step is left to do.
+        staleness: counts how stale updates are; `None` where none can be.
         loss_scale: of what computes in float16; `None` if nothing does.
         passes: how many passes over the data have begun, over all runs; `None` if they
             cannot be counted.
@@ -56,6 +58,7 @@ class Trainer(Protocol):
     metric_names: list[str]
     worker_steps: list[int]
     is_over: bool
+    staleness: Staleness | None
     loss_scale: LossScale | None
     passes: int | None
     num_steps: int | None

@@ -98,6 +98,25 @@ def test_the_newest_checkpoint_is_evaluated(assess, tmp_path):
     assert lines == [f"Evaluation of {path}: loss 0.2500  mae 0.5000 on 10 examples"]
 
 
+class Listed(keras.Model):
+    """TensorFlow does not look for layers in lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [layers.Dense(1, use_bias=False) for _ in range(2)]
+
+    def call(self, x):
+        return self.parts[1](self.parts[0](x))
+
+
+def test_layers_in_lists_have_a_checkpoint_s_weights_too(assess, tmp_path):
+    model = Listed()
+    model(tf.zeros([1, 1]))
+    save(tmp_path, 10, 0.5, model)
+    result, _ = assess(function=lambda config: experiment(config, model=Listed))
+    assert result["eval"]["loss"] == 0.5**4
+
+
 def test_an_evaluation_is_in_the_summaries(assess, tmp_path):
     save(tmp_path, 10, 0.5)
     assess()

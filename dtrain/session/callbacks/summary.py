@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from dtrain.session import events
 from dtrain.session.callbacks.base import Callback, crosses, next_multiple
 from dtrain.session.events import Events
@@ -49,6 +51,7 @@ class SummaryWriter(Callback):
         self._speedometer = Speedometer(session.step, self._now)
         self._window = session.window()
         self._worker_steps = list(session.trainer.worker_steps)
+        self._stale: np.ndarray | int = 0  # of this run's updates
         if self._every:
             self._tell_what_is_run(session)
 
@@ -76,8 +79,9 @@ class SummaryWriter(Callback):
         for index, share in self._window.waits.items():
             values[f"speed/input_wait/{index}"] = share
         self._train.scalars(step, values | self._describe_workers(session))
-        if self._window.staleness.any():
-            counts = self._window.staleness
+        if session.trainer.staleness is not None:
+            before, self._stale = self._stale, session.trainer.staleness.read()
+            counts = self._stale - before
             self._train.histogram(step, "workers/staleness", counts, _STALENESS)
 
     def on_evaluation(self, session, results):

@@ -45,6 +45,7 @@ class FakeTrainer:
     description = ()
     checkpoint_options = None
     loss_scale = None
+    staleness = None
     optimizer = object()
     metric_names = ("accuracy",)
     batch_spec = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2]))

@@ -14,7 +14,6 @@ from dtrain.session import events
 from dtrain.session.callbacks.base import Callback
 from dtrain.session.callbacks.summary import SummaryWriter
 from dtrain.session.events import Events
-from dtrain.strategies import tally
 
 
 def read(folder):
@@ -227,15 +226,25 @@ def test_a_run_that_fails_has_no_good_end(prepare, clock, tmp_path):
     assert hparams(tmp_path / "train")[2] is None
 
 
-def test_how_stale_updates_are_is_shown(
-    prepare, make_trainer, clock, tmp_path, monkeypatch
+def test_how_stale_updates_are_since_the_last_time_is_shown(
+    prepare, make_trainer, clock, tmp_path
 ):
-    counts = np.array([5.0, 3.0, 2.0])
-    monkeypatch.setattr(tally, "bins", lambda totals, num_bins: counts)
-    prepare(SummaryWriter(str(tmp_path), 20, now=clock)).run()
+    class Staleness:
+        counts = iter([[5, 3, 2], [6, 5, 5], [6, 5, 5]])
+
+        def read(self):
+            return np.array(next(self.counts))
+
+    trainer = make_trainer()
+    trainer.staleness = Staleness()
+    prepare(SummaryWriter(str(tmp_path), 10, now=clock), trainer=trainer).run()
     found = tensors(tmp_path / "train", "workers/staleness")
-    assert list(found) == [20]
-    assert found[20][:, 2].sum() == 10
+    assert [list(found[step][:, 2]) for step in (10, 20, 30)] == [
+        [5, 3, 2],
+        [1, 2, 3],
+        [0, 0, 0],
+    ]
+    assert list(found[10][1][:2]) == [0.5, 1.5]
 
 
 def test_a_loss_scale_is_shown(prepare, make_trainer, clock, tmp_path):

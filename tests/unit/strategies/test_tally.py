@@ -52,16 +52,6 @@ def test_the_first_step_without_a_number_for_a_loss_is_kept():
     assert tally.tail(packed).bad_step == 1
 
 
-def test_bins_are_found_again():
-    own = tally.start([tf.zeros([2])], 4)
-    for place in (0, 2, 2):
-        stale = tf.one_hot(place, 4, dtype=tf.float64)
-        own = tally.with_update(own, tf.zeros([]), tf.constant(0, tf.int64), 1.0, stale)
-    packed = np.concatenate([np.ravel(part) for part in own])
-    assert tally.bins(packed, 4).tolist() == [1, 0, 2, 0]
-    assert tally.tail(packed).updates == 3
-
-
 def comes_after(seconds):
     """Returns an iterator whose element comes so long after it is asked for."""
 
