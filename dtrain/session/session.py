@@ -130,7 +130,7 @@ class Session:
     def _train(self) -> None:
         while self._is_going() and not self._signals.received:
             stop = self._next_stop()
-            num_steps = min(self.trainer.steps_per_loop, stop - self._asked)
+            num_steps = self.trainer.choose_loop(stop - self._asked)
             if num_steps > 0:
                 self._stopwatch.run(self.step)
                 self.trainer.train(num_steps)

@@ -95,7 +95,11 @@ class CommonTrainer:
 
     @property
     def steps_per_loop(self) -> int:
+        """Steps that are worth a call."""
         return self._loop_size.steps
+
+    def choose_loop(self, remaining: int) -> int:
+        return min(self.steps_per_loop, remaining)
 
     @property
     def passes(self) -> int | None:

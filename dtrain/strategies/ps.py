@@ -128,6 +128,15 @@ class PsTrainer(CommonTrainer):
         # What is under way: the fetch of each closure, and its number of steps.
         self._under_way: dict[concurrent.futures.Future, int] = {}
 
+    def choose_loop(self, remaining: int) -> int:
+        # In equal parts, so that all workers come to a stop at the same time.
+        most, workers = self.steps_per_loop, self.replicas
+        calls = max(1, -(-remaining // (workers * most))) * workers
+        part = -(-remaining // calls)
+        if part > base.UNROLL:  # what is not written out runs slower
+            part = -(-part // base.UNROLL) * base.UNROLL
+        return min(part, most, remaining)
+
     def train(self, num_steps: int) -> None:
         self._collect(room_for=1)
         if self.is_over:

@@ -22,7 +22,6 @@ class Trainer(Protocol):
         totals: loss and metrics of all steps that are known to be done.
         is_synchronous: no step is ever under way between two calls of `train`, so
             that a stop costs nothing.
-        steps_per_loop: steps worth asking for in one call of `train`.
         replicas: replicas that compute the same step of training.
         batch_size: examples in a batch of one replica.
         examples_per_step: examples that one update sees, over all replicas and
@@ -46,7 +45,6 @@ class Trainer(Protocol):
     global_step: int
     totals: Totals
     is_synchronous: bool
-    steps_per_loop: int
     replicas: int
     batch_size: int
     examples_per_step: int
@@ -62,6 +60,13 @@ class Trainer(Protocol):
     loss_scale: LossScale | None
     passes: int | None
     num_steps: int | None
+
+    def choose_loop(self, remaining: int) -> int:
+        """Returns how many steps to ask for in one call of `train`.
+
+        Args:
+            remaining: steps up to the next one at which nothing may be under way.
+        """
 
     def train(self, num_steps: int) -> None:
         """Advances by exactly `num_steps`, or fewer if the data ends.

@@ -86,6 +86,9 @@ class FakeTrainer:
         self._shares = shares
         self._under_way = []
 
+    def choose_loop(self, remaining):
+        return min(self.steps_per_loop, remaining)
+
     def train(self, num_steps):
         assert num_steps > 0
         self.asked.append(num_steps)
