@@ -125,17 +125,25 @@ class PsTrainer(CommonTrainer):
         self._iterator = None
         self._num_lanes = _CLOSURES_PER_WORKER * cluster.num_workers
         self._lanes = concurrent.futures.ThreadPoolExecutor(self._num_lanes)
+        # How many calls are left up to a stop, and what goes on as it was planned.
+        self._calls_left = 0
+        self._plan: tuple[int, int] | None = None
         # What is under way: the fetch of each closure, and its number of steps.
         self._under_way: dict[concurrent.futures.Future, int] = {}
 
     def choose_loop(self, remaining: int) -> int:
         # In equal parts, so that all workers come to a stop at the same time.
         most, workers = self.steps_per_loop, self.replicas
-        calls = max(1, -(-remaining // (workers * most))) * workers
-        part = -(-remaining // calls)
+        if (remaining, most) != self._plan or not self._calls_left:
+            rounds = max(1, -(-remaining // (workers * most)))
+            self._calls_left = rounds * workers
+        part = -(-remaining // self._calls_left)
         if part > base.UNROLL:  # what is not written out runs slower
             part = -(-part // base.UNROLL) * base.UNROLL
-        return min(part, most, remaining)
+        part = min(part, most, remaining)
+        self._calls_left -= 1
+        self._plan = remaining - part, most
+        return part
 
     def train(self, num_steps: int) -> None:
         self._collect(room_for=1)
