@@ -255,7 +255,7 @@ class BadAt57(keras.optimizers.schedules.LearningRateSchedule):
         return keras.ops.where(step == 57.0, np.nan, 0.01)
 
 def experiment_with(*callbacks, rate=0.01):
-    @dtrain.defaults(train_steps=300, batch_size=32)
+    @dtrain.defaults(train_steps=350, batch_size=32)
     def experiment(config):
         return dtrain.Experiment(
             model=functional,
