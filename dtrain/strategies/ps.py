@@ -119,7 +119,9 @@ class PsTrainer(CommonTrainer):
                 tf.cond(
                     updates > 0, lambda: tf.constant(b""), lambda: calls.call(PAUSE)
                 )
-            return totals, worker, seconds
+            # In one message, because each takes as long as a step's.
+            own = tf.stack([tf.cast(worker, tf.float64), seconds])
+            return tf.concat([totals, own], 0)
 
         self._closure = tf.function(closure, autograph=False)
         self._iterator = None
@@ -187,7 +189,7 @@ class PsTrainer(CommonTrainer):
                 if result is None:  # done, as the counter will tell; but not how well
                     self.global_step += num_steps
                     continue
-                totals, worker, seconds = result
+                totals, (worker, seconds) = result[:-2], result[-2:]
                 tail = tally_lib.tail(totals)
                 worker, updates = int(worker), tail.updates
                 waits = [(worker, tail.waited, float(seconds))]
