@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -64,9 +65,10 @@ def main(
         least, most = min(speeds[name]), max(speeds[name])
         print(f"{name:22} {median:7.1f} steps/s  ({least:.1f} to {most:.1f})")
     for one, other in ratios:
-        pairs = zip(speeds[one], speeds[other], strict=True)
-        paired = statistics.median(a / b for a, b in pairs)
+        pairs = [a / b for a, b in zip(speeds[one], speeds[other], strict=True)]
+        error = statistics.stdev(pairs) / len(pairs) ** 0.5 if rounds > 1 else math.nan
         print(
-            f"{one} / {other}: {medians[one] / medians[other]:.3f} of medians, "
-            f"{paired:.3f} median of pairs"
+            f"{one} / {other}: {medians[one] / medians[other]:.3f} of medians; of pairs "
+            f"{statistics.median(pairs):.3f} median, {statistics.mean(pairs):.3f} mean "
+            f"(standard error {error:.3f})"
         )

@@ -27,6 +27,7 @@ from dtrain.runtime import calls, profiling
 from dtrain.runtime.input_service import PAUSE
 from dtrain.strategies import base, failures, parts
 from dtrain.strategies import tally as tally_lib
+from dtrain.strategies.balance import Balance, Call
 from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.placement import PlacementBySize
 from dtrain.strategies.staleness import Staleness
@@ -127,25 +128,13 @@ class PsTrainer(CommonTrainer):
         self._iterator = None
         self._num_lanes = _CLOSURES_PER_WORKER * cluster.num_workers
         self._lanes = concurrent.futures.ThreadPoolExecutor(self._num_lanes)
-        # How many calls are left up to a stop, and what goes on as it was planned.
-        self._calls_left = 0
-        self._plan: tuple[int, int] | None = None
-        # What is under way: the fetch of each closure, and its number of steps.
-        self._under_way: dict[concurrent.futures.Future, int] = {}
+        self._balance = Balance(cluster.num_workers)
+        # What is under way: the fetch of each closure.
+        self._under_way: dict[concurrent.futures.Future, Call] = {}
 
     def choose_loop(self, remaining: int) -> int:
-        # In equal parts, so that all workers come to a stop at the same time.
-        most, workers = self.steps_per_loop, self.replicas
-        if (remaining, most) != self._plan or not self._calls_left:
-            rounds = max(1, -(-remaining // (workers * most)))
-            self._calls_left = rounds * workers
-        part = -(-remaining // self._calls_left)
-        if part > base.UNROLL:  # what is not written out runs slower
-            part = -(-part // base.UNROLL) * base.UNROLL
-        part = min(part, most, remaining)
-        self._calls_left -= 1
-        self._plan = remaining - part, most
-        return part
+        self._collect(room_for=1)  # what is chosen late is chosen well
+        return self._balance.choose(remaining, self.steps_per_loop)
 
     def train(self, num_steps: int) -> None:
         self._collect(room_for=1)
@@ -159,7 +148,8 @@ class PsTrainer(CommonTrainer):
                 args=(self._iterator, tf.constant(num_steps, tf.int64)),
             )
         # A lane waits for this closure alone: one slow worker holds up no other.
-        self._under_way[self._lanes.submit(_fetch, remote)] = num_steps
+        future = self._lanes.submit(_fetch, remote)
+        self._under_way[future] = self._balance.add(num_steps)
 
     def wait(self) -> None:
         self._collect(room_for=self._num_lanes)
@@ -183,11 +173,12 @@ class PsTrainer(CommonTrainer):
         while True:
             finished = [future for future in self._under_way if future.done()]
             for future in finished:
-                num_steps = self._under_way.pop(future)
+                call = self._under_way.pop(future)
                 with self._explained():
                     result = future.result()
                 if result is None:  # done, as the counter will tell; but not how well
-                    self.global_step += num_steps
+                    self._balance.end(call, None, 0)
+                    self.global_step += call.num_steps
                     continue
                 totals, (worker, seconds) = result[:-2], result[-2:]
                 tail = tally_lib.tail(totals)
@@ -196,9 +187,10 @@ class PsTrainer(CommonTrainer):
                 self._note(
                     totals, updates, tail.batches, tail.begun, waits, tail.bad_step
                 )
+                self._balance.end(call, worker, updates)
                 self._loop_size.note(updates)
                 self.worker_steps[worker] += updates
-                self._has_ended[worker] |= updates < num_steps
+                self._has_ended[worker] |= updates < call.num_steps
                 self.is_over = all(self._has_ended)
                 if not updates and not self.is_over:
                     self._check_unended()
