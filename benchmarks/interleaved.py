@@ -68,7 +68,7 @@ def main(
         pairs = [a / b for a, b in zip(speeds[one], speeds[other], strict=True)]
         error = statistics.stdev(pairs) / len(pairs) ** 0.5 if rounds > 1 else math.nan
         print(
-            f"{one} / {other}: {medians[one] / medians[other]:.3f} of medians; of pairs "
-            f"{statistics.median(pairs):.3f} median, {statistics.mean(pairs):.3f} mean "
+            f"{one} / {other}: {medians[one] / medians[other]:.3f} of medians; pairs: "
+            f"median {statistics.median(pairs):.3f}, mean {statistics.mean(pairs):.3f} "
             f"(standard error {error:.3f})"
         )
