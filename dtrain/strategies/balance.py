@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from dtrain.strategies import base
+from dtrain.strategies import packing
 
 
 class Call:
@@ -53,8 +53,8 @@ class Balance:
         share = _share_of_first(free, remaining)
         calls = max(1, math.ceil(share / most))
         part = math.ceil(share / calls - 1e-6)
-        if part > base.UNROLL / 2:  # what is not written out runs slower
-            part = math.ceil(part / base.UNROLL) * base.UNROLL
+        if part > packing.UNROLL / 2:  # what is not written out runs slower
+            part = math.ceil(part / packing.UNROLL) * packing.UNROLL
         return min(max(part, 1), most, remaining)
 
     def add(self, num_steps: int) -> Call:

@@ -12,7 +12,7 @@ from dtrain.experiment import Experiment
 from dtrain.input.feed import Outline
 from dtrain.input.share import START, Place
 from dtrain.runtime import profiling
-from dtrain.strategies import base, parts, pipelines
+from dtrain.strategies import base, packing, parts, pipelines
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.evaluation import Evaluation
 from dtrain.strategies.loop_size import LoopSize
@@ -186,8 +186,8 @@ class CommonTrainer:
         def step(iterator, tally):
             return self._step.run(iterator, tally, self._may_end, within)
 
-        unroll = max(1, base.UNROLL // self._accumulate_steps)
-        packed = base.pack(step, self._start_tally, unroll)
+        unroll = max(1, packing.UNROLL // self._accumulate_steps)
+        packed = packing.pack(step, self._start_tally, unroll)
         return lambda *args: self._objective.pack(*packed(*args))
 
     def _start_tally(self) -> list[tf.Tensor]:

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from dtrain.strategies import base
+from dtrain.strategies import packing
 
 _CALL_SECONDS = 0.5
 _MOST_STEPS = 100
@@ -32,7 +32,7 @@ class LoopSize:
         num_workers: int = 1,
         now: Callable[[], float] = time.monotonic,
     ):
-        self.steps = fixed or base.UNROLL
+        self.steps = fixed or packing.UNROLL
         self._is_fixed = fixed is not None
         self._num_workers = num_workers
         self._now = now
@@ -72,6 +72,6 @@ class LoopSize:
             return False
         steps = self._done / seconds / self._num_workers * _CALL_SECONDS
         steps = min(max(round(steps), 1), _MOST_STEPS)
-        self.steps = steps // base.UNROLL * base.UNROLL or steps
+        self.steps = steps // packing.UNROLL * packing.UNROLL or steps
         self._done = 0
         return True

@@ -97,7 +97,7 @@ def trace(packed: Callable, batch_spec: Any) -> Callable:
     """Returns `(iterator, num_steps) -> totals`, traced.
 
     Args:
-        packed: many steps, as `base.pack` makes them.
+        packed: many steps, as `packing.pack` makes them.
         batch_spec: of a batch; the iterator gives (begun, batch).
     """
     return tf.function(packed, autograph=False).get_concrete_function(

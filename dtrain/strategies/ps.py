@@ -25,7 +25,7 @@ from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
 from dtrain.runtime import calls, profiling
 from dtrain.runtime.input_service import PAUSE
-from dtrain.strategies import base, failures, parts
+from dtrain.strategies import failures, packing, parts
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.balance import Balance, Call
 from dtrain.strategies.common import CommonTrainer
@@ -82,7 +82,7 @@ class PsTrainer(CommonTrainer):
         staleness = None
         if config.summary_every:
             num_bins = max(_LEAST_BINS, _BINS_PER_WORKER * cluster.num_workers)
-            staleness = Staleness(model.trainable_variables, num_bins, base.UNROLL)
+            staleness = Staleness(model.trainable_variables, num_bins, packing.UNROLL)
         super().__init__(
             experiment,
             config,

@@ -25,7 +25,15 @@ from dtrain.input.reading import Reading
 from dtrain.input.share import Share
 from dtrain.runtime import profiling
 from dtrain.runtime.collectives import Group, all_reduce
-from dtrain.strategies import agreement, aside, base, failures, parts, pipelines
+from dtrain.strategies import (
+    agreement,
+    aside,
+    base,
+    failures,
+    packing,
+    parts,
+    pipelines,
+)
 from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.common import CommonTrainer
@@ -252,8 +260,8 @@ class ReplicatedTrainer(CommonTrainer):
             return tf.zeros([len(self._group.devices)]), tallies
 
         batches = self._accumulate_steps * len(self._group.devices)
-        unroll = max(1, base.UNROLL // batches)
-        packed = base.pack(self._take_step, start, unroll)
+        unroll = max(1, packing.UNROLL // batches)
+        packed = packing.pack(self._take_step, start, unroll)
 
         def all_steps(iterator, num_steps):
             loss, (own, tallies) = packed(iterator, num_steps)

@@ -41,6 +41,32 @@ class Callback:
         """Called once, when training ends in any other way, a signal included."""
 
 
+class Periodic(Callback):
+    """Acts every so many steps, with no step under way.
+
+    Args:
+        every: steps; 0 for never.
+    """
+
+    def __init__(self, every: int):
+        self._every = every
+
+    def on_start(self, session):
+        self._last_step = session.step
+
+    def next_stop(self, session):
+        return next_multiple(self._last_step, self._every)
+
+    def on_loop(self, session):
+        due = self.next_stop(session)
+        if session.is_quiet and due is not None and session.step >= due:
+            self._last_step = session.step
+            self.act(session)
+
+    def act(self, session: Session) -> None:
+        """Called when it is due."""
+
+
 def crosses(before: int, now: int, every: int) -> bool:
     """Returns whether a multiple of `every` lies in (before, now]; 0 means never."""
     return every > 0 and now // every > before // every

@@ -5,13 +5,13 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 
-from dtrain.session.callbacks.base import Callback, next_multiple
+from dtrain.session.callbacks.base import Periodic
 
 if typing.TYPE_CHECKING:
     from dtrain.session.session import Session
 
 
-class ValueLogger(Callback):
+class ValueLogger(Periodic):
     """A line with values every so many steps, and at the end.
 
     Loss and metrics are shown anyway; this is for what else the model's variables tell.
@@ -24,26 +24,14 @@ class ValueLogger(Callback):
     """
 
     def __init__(self, values: Mapping[str, Callable[[Session], float]], every: int):
+        super().__init__(every)
         self._values = values
-        self._every = every
-
-    def on_start(self, session):
-        self._last_step = session.step
-
-    def next_stop(self, session):
-        return next_multiple(self._last_step, self._every)
-
-    def on_loop(self, session):
-        due = self.next_stop(session)
-        if session.is_quiet and due is not None and session.step >= due:
-            self._show(session)
 
     def on_end(self, session):
         if session.step > self._last_step or self._every == 0:
-            self._show(session)
+            self.act(session)
 
-    def _show(self, session) -> None:
-        self._last_step = session.step
+    def act(self, session):
         shown = "  ".join(
             f"{name} {float(value(session)):.6g}"
             for name, value in self._values.items()

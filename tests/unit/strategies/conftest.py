@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
-from dtrain.strategies import base
+from dtrain.strategies import packing
 
 # Several replicas in one process. It has to come before TensorFlow is used, and stays
 # so: whoever divides the CPU later finds it done.
@@ -73,7 +73,7 @@ def config():
 @pytest.fixture
 def short_unrolls(monkeypatch):
     """Tracing takes time in proportion; what is traced is the same."""
-    monkeypatch.setattr(base, "UNROLL", 2)
+    monkeypatch.setattr(packing, "UNROLL", 2)
 
 
 def train_with_keras(model, optimizer, loss, batches):

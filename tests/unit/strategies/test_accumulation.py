@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dtrain.strategies import base, tally
+from dtrain.strategies import base, packing, tally
 from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies.objective import Objective
 
@@ -157,7 +157,7 @@ def test_a_packed_call_makes_as_many_steps_as_it_is_asked_for(unroll):
     def start():
         return [tf.zeros([], tf.int64), tf.zeros([], tf.int64)]
 
-    packed = tf.function(base.pack(step, start, unroll), autograph=False)
+    packed = tf.function(packing.pack(step, start, unroll), autograph=False)
     iterator, first = iter(tf.data.Dataset.range(100)), 0
     for num_steps in (1, unroll, 2 * unroll + 1, unroll + 2, 5):
         loss, (total, count) = packed(iterator, tf.constant(num_steps, tf.int64))

@@ -10,7 +10,7 @@ import pytest
 
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.strategies import base
+from dtrain.strategies import packing
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.mirrored import MirroredTrainer
 
@@ -21,7 +21,7 @@ COUNT, BATCH = 40, 8
 def no_unrolls():
     """Tracing takes time in proportion; what is traced is the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "UNROLL", 1)
+        patch.setattr(packing, "UNROLL", 1)
         yield
 
 

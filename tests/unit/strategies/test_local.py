@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.strategies import base
+from dtrain.strategies import packing
 from dtrain.strategies.local import LocalTrainer
 
 schedules = keras.optimizers.schedules
@@ -30,7 +30,7 @@ def assert_same(ours, theirs, **tolerance):
 
 
 def test_every_number_of_steps_is_exact_and_nothing_is_traced_anew(make, problem):
-    assert base.UNROLL > 2
+    assert packing.UNROLL > 2
     traces = []
 
     def model():
@@ -43,7 +43,7 @@ def test_every_number_of_steps_is_exact_and_nothing_is_traced_anew(make, problem
 
     trainer = make(model=model)
     done = traced = 0
-    for num_steps in (3, base.UNROLL, 1, 2 * base.UNROLL + 1, base.UNROLL - 1):
+    for num_steps in (3, packing.UNROLL, 1, 2 * packing.UNROLL + 1, packing.UNROLL - 1):
         trainer.train(num_steps)
         traced = traced or len(traces)
         done += num_steps
@@ -220,7 +220,7 @@ def test_without_evaluation_data_there_is_no_evaluation(make):
 
 def test_a_loop_has_as_many_steps_as_were_asked_for(make, config):
     assert make(config.replace(steps_per_loop=7)).steps_per_loop == 7
-    assert make().steps_per_loop == base.UNROLL
+    assert make().steps_per_loop == packing.UNROLL
 
 
 def test_a_model_that_takes_no_training_argument_is_trained(make, short_unrolls):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtrain.strategies import base
+from dtrain.strategies import packing
 from dtrain.strategies.loop_size import LoopSize
 
 
@@ -29,7 +29,7 @@ def test_what_somebody_says_is_kept(clock, train):
 
 
 def test_it_starts_with_one_unrolled_piece(clock):
-    assert LoopSize(None, now=clock).steps == base.UNROLL
+    assert LoopSize(None, now=clock).steps == packing.UNROLL
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_first_call_is_not_measured(clock, train):
     size = LoopSize(None, now=clock)
     clock.advance(1000)  # tracing
     size.note(size.steps)
-    assert size.steps == base.UNROLL
+    assert size.steps == packing.UNROLL
     assert train(size, 0.01, 50)[-1] == 50
 
 

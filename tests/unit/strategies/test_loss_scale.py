@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.strategies import base, loss_scale
+from dtrain.strategies import loss_scale, packing
 from dtrain.strategies import parts as parts_lib
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.loss_scale import LossScale
@@ -86,7 +86,7 @@ def test_one_number_that_is_none_makes_an_update_bad(tensors, expected):
 @pytest.fixture(autouse=True)
 def no_unrolls(monkeypatch):
     """Tracing takes time in proportion; what is traced is the same."""
-    monkeypatch.setattr(base, "UNROLL", 1)
+    monkeypatch.setattr(packing, "UNROLL", 1)
 
 
 def make_trainer(problem, replicas, bad=()):

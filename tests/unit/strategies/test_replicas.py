@@ -13,7 +13,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.strategies import base, pipelines
+from dtrain.strategies import packing, pipelines
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.mirrored import MirroredTrainer, find_devices
 from dtrain.strategies.reduction import Reduction
@@ -34,7 +34,7 @@ WAYS = {
 def no_unrolls():
     """Tracing takes time in proportion; what is traced is the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "UNROLL", 1)
+        patch.setattr(packing, "UNROLL", 1)
         yield
 
 
