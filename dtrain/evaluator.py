@@ -1,5 +1,6 @@
 """The work on checkpoints of those who do not train: evaluating, and exporting."""
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -22,6 +23,7 @@ from dtrain.strategies.failures import explained
 
 RUN = "evaluator"  # its folder in the model directory
 _DONE_FILE = "evaluated.json"
+_HELD_FOLDER = "held"
 _POLL_SECONDS = 0.5
 
 ExperimentFunction = Callable[[RunConfig], experiment.Experiment]
@@ -122,6 +124,7 @@ class _Watch:
         self._signals = signals
         self._events = events.Events(self._folder, RUN)
         self._path = os.path.join(self._folder, RUN, _DONE_FILE)
+        self._held = os.path.join(self._folder, RUN, _HELD_FOLDER)
         self._patience = patience
         # By step: when its index was written. Training anew may reach a step again.
         self._done: dict[str, int] = {}
@@ -169,35 +172,35 @@ class _Watch:
         if self._is_over():
             return
         step, written = checkpoints.step_of(path), _written(path)
-        try:
-            self._assessment.read(path)
-        except FileNotFoundError:  # newer ones have taken its place
-            self._console.line(f"{path} was deleted before it could be evaluated.")
-            return
-        except checkpoints.Damaged as error:
-            self._console.line(f"Warning: passed over: {error}")
-            self._passed_over.add((path, written))
-            return
-        results = self._assessment.evaluate(self._is_over)
-        if results is None:
-            return
-        _show(results, path, self._console)
-        self._events.scalars(step, events.evaluation(results))
-        self._events.flush()
-        if self._best is not None:
-            self._keep_best(step, results, path)
+        with contextlib.ExitStack() as stack:
+            try:
+                # The best one is known after its evaluation, and must be there then.
+                kept = path
+                if self._best is not None:
+                    kept = stack.enter_context(checkpoints.hold(path, self._held))
+                self._assessment.read(path)
+            except FileNotFoundError:  # newer ones have taken its place
+                self._console.line(f"{path} was deleted before it could be evaluated.")
+                return
+            except checkpoints.Damaged as error:
+                self._console.line(f"Warning: passed over: {error}")
+                self._passed_over.add((path, written))
+                return
+            results = self._assessment.evaluate(self._is_over)
+            if results is None:
+                return
+            _show(results, path, self._console)
+            self._events.scalars(step, events.evaluation(results))
+            self._events.flush()
+            if self._best is not None:
+                self._keep_best(step, results, kept)
         self._done[str(step)] = written
         with open(self._path + ".tmp", "w") as file:
             json.dump(self._done, file)
         os.replace(self._path + ".tmp", self._path)
 
     def _keep_best(self, step: int, results: dict[str, float], path: str) -> None:
-        try:
-            is_better = self._best.note(step, results, path)
-        except FileNotFoundError:
-            self._console.line(f"{path} was deleted before it could be kept.")
-            return
-        if is_better:
+        if self._best.note(step, results, path):
             self._console.line(self._best.describe())
         reason = self._best.why_stop(self._config.early_stop_patience)
         is_training = record.status(self._folder) is None

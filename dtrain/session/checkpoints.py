@@ -6,11 +6,12 @@ checkpoint, and older ones are as they were. `checkpoint` beside them is TensorF
 list: which one is the newest, and which are to go in time.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -78,6 +79,24 @@ def copy(path: str, folder: str) -> str:
             shutil.copyfile(file, name + ".tmp")
             os.replace(name + ".tmp", name)
     return target
+
+
+@contextlib.contextmanager
+def hold(path: str, folder: str) -> Iterator[str]:
+    """Keeps what a checkpoint is, whoever deletes it meanwhile; gives a path of it.
+
+    Args:
+        path: of the checkpoint.
+        folder: for that time; deleted then.
+
+    Raises:
+        FileNotFoundError: it is not there (any more).
+    """
+    os.makedirs(folder, exist_ok=True)
+    try:
+        yield copy(path, folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def remove_others(path: str) -> None:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from dtrain import errors
 from dtrain.session import checkpoints
@@ -51,9 +52,15 @@ def test_a_metric_that_is_not_measured_is_refused_at_once(training, watch):
         watch(best_metric="accuracy")
 
 
-def test_one_that_is_deleted_before_it_is_kept_takes_no_best_away(
-    training, watch, during_evaluation, tmp_path
+@pytest.mark.parametrize("has_links", [True, False])
+def test_the_best_is_kept_though_training_deletes_it_during_its_evaluation(
+    training, watch, during_evaluation, tmp_path, monkeypatch, has_links
 ):
+    def refuse(*args):
+        raise PermissionError("no links here")
+
+    if not has_links:
+        monkeypatch.setattr("os.link", refuse)
     training.save(10, 1.0)
     training.save(20, 0.5)
     during_evaluation(
@@ -61,12 +68,13 @@ def test_one_that_is_deleted_before_it_is_kept_takes_no_best_away(
     )
     watched = watch(lambda: training.end(0), best_metric="loss")
     assert watched.steps == [10, 20]
-    path = training.folder / "ckpt-20"
-    assert f"{path} was deleted before it could be kept." in watched.lines
-    assert best(tmp_path)["global_step"] == 10
-    assert checkpoints.find(str(tmp_path / "best")) == [
-        str(tmp_path / "best" / "ckpt-10")
-    ]
+    assert best(tmp_path)["global_step"] == 20
+    kept = str(tmp_path / "best" / "ckpt-20")
+    assert checkpoints.find(str(tmp_path / "best")) == [kept]
+    reader = tf.train.load_checkpoint(kept)
+    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("weights/")]
+    assert [reader.get_tensor(name).tolist() for name in names] == [[[0.5]]]
+    assert not (tmp_path / "evaluator" / "held").exists()
 
 
 # Early stopping.
