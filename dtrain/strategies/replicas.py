@@ -25,24 +25,14 @@ from dtrain.input.reading import Reading
 from dtrain.input.share import Share
 from dtrain.runtime import profiling
 from dtrain.runtime.collectives import Group, all_reduce
-from dtrain.strategies import (
-    agreement,
-    aside,
-    base,
-    failures,
-    packing,
-    parts,
-    pipelines,
-)
+from dtrain.strategies import aside, base, failures, packing, parts, pipelines
 from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies import tally as tally_lib
+from dtrain.strategies.agreement import Agreement
 from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.reduction import Reduction
 
-# Values of replicas that are farther apart, relatively, differ by more than rounding.
-_ROUNDING = 1e-2
 _TAIL = 3  # what follows what each process tells of itself in the totals of a call
-_PER_UNIT = 10**12  # a distance, as a whole number
 
 
 class Work(enum.IntEnum):
@@ -76,8 +66,6 @@ class ReplicatedTrainer(CommonTrainer):
         self.replicas = group.size
         self.checkpoint_options = tf.train.CheckpointOptions()
         self._group = group
-        self._console = console
-        self._has_warned = False
         self._is_shared = False
         self._first_step = 0  # of this run
         self._own = np.zeros(len(group.devices))  # batches, by local replica
@@ -134,6 +122,9 @@ class ReplicatedTrainer(CommonTrainer):
             )
             for k in range(1, len(self._models))
         ]
+        self._agreement = Agreement(
+            group, self._call, self._variables(), self._changed, console
+        )
         self._works: dict[Work, Callable[[int], Any]] = {
             Work.SHARE: self._share,
             Work.TRAIN: self._train,
@@ -220,7 +211,7 @@ class ReplicatedTrainer(CommonTrainer):
             self._opened_at = self._place
             self._reading = self._inputs.open(self._place)
         if self.replicas > 1:
-            agreement.overwrite(self._variables(), self._call(self._share_values))
+            self._agreement.share()
 
     def _train(self, num_steps: int) -> np.ndarray:
         """Returns totals as `_pack` makes them."""
@@ -238,13 +229,9 @@ class ReplicatedTrainer(CommonTrainer):
         """
         for optimizer in self._optimizers:
             optimizer.iterations.assign(step)
-        if self.replicas == 1:
-            return
-        changed = self._changed()
-        if changed[0]:
-            mine = tf.constant(self._own > 0, tf.float32)
-            agreement.overwrite(changed, self._call(self._average_values, mine))
-        self._agree(step)
+        if self.replicas > 1:
+            self._agreement.average(self._own > 0)
+            self._agreement.check(step)
 
     # A step.
 
@@ -337,43 +324,7 @@ class ReplicatedTrainer(CommonTrainer):
         ]
         return loss, (own, tallies)
 
-    # Over all replicas.
-
-    @tf.function(autograph=False)
-    def _share_values(self) -> list[list[tf.Tensor]]:
-        """Returns the first replica's value of every variable, by local replica."""
-        variables = self._variables()
-        return self._group.each(
-            lambda k: [self._share_value(k, v) for v in variables[k]]
-        )
-
-    def _share_value(self, k: int, variable: tf.Variable) -> tf.Tensor:
-        value = agreement.as_sent(variable)
-        is_first = self._group.first + k == 0
-        return all_reduce(value if is_first else tf.zeros_like(value))
-
-    @tf.function(autograph=False)
-    def _average_values(self, has_data: tf.Tensor) -> list[list[tf.Tensor]]:
-        """Returns what `_settle` makes of what the steps change, by local replica.
-
-        Args:
-            has_data: float32 (local replicas,), 0 for one that has trained on zeros.
-        """
-        changed = self._changed()
-
-        def average(k, variable, count):
-            if variable.dtype.is_floating:
-                value = agreement.as_sent(variable)
-                own = tf.math.multiply_no_nan(value, tf.cast(has_data[k], value.dtype))
-                mean = all_reduce(own) / tf.cast(count, value.dtype)
-                return tf.where(count > 0, mean, value)
-            return self._share_value(k, variable)
-
-        def average_all(k):
-            count = all_reduce(has_data[k])
-            return [average(k, variable, count) for variable in changed[k]]
-
-        return self._group.each(average_all)
+    # Over all processes.
 
     @tf.function(autograph=False)
     def _tell(self, own: tf.Tensor) -> tf.Tensor:
@@ -381,60 +332,16 @@ class ReplicatedTrainer(CommonTrainer):
         mine = own if self._group.process == 0 else tf.zeros_like(own)
         return self._group.sum_over_processes(mine)
 
-    @tf.function(autograph=False)
-    def _gather(self, own: tf.Tensor) -> tf.Tensor:
-        """Returns what every process has, in order: int64, (processes, replicas)."""
-        group = self._group
-        place = tf.one_hot(group.process, group.num_processes, dtype=tf.int64)
-        return self._group.sum_over_processes(place[:, tf.newaxis] * own)
-
     def _gather_bytes(self, own: bytes) -> list[bytes]:
         """Returns what every process has, in order."""
-        sizes = self._call(self._gather, tf.constant([len(own)], tf.int64)).numpy()
+        sizes = self._agreement.gather([len(own)])
         padded = np.zeros(sizes.max(), np.int64)
         padded[: len(own)] = np.frombuffer(own, np.uint8)
-        rows = self._call(self._gather, tf.constant(padded)).numpy()
+        rows = self._agreement.gather(padded)
         return [
             row[:size].astype(np.uint8).tobytes()
             for row, size in zip(rows, sizes.ravel(), strict=True)
         ]
-
-    def _agree(self, step: int) -> None:
-        """Sees that all replicas hold the same, down to the last bit.
-
-        Machines of different kinds may round differently where an optimizer
-        multiplies matrices. Then all go on from the first replica's values.
-
-        Raises:
-            TrainingFailed: they differ by more than rounding.
-        """
-        own = [agreement.digest(variables) for variables in self._variables()]
-        digests = self._call(self._gather, tf.constant(own, tf.int64)).numpy().ravel()
-        if len(set(digests)) == 1:
-            return
-        before = [agreement.read(variables) for variables in self._variables()]
-        agreement.overwrite(self._variables(), self._call(self._share_values))
-        first = agreement.read(self._variables()[0])
-        parts = [int(agreement.distance(b, first) * _PER_UNIT) for b in before]
-        parts = self._call(self._gather, tf.constant(parts, tf.int64)).numpy().ravel()
-        worst = int(parts.argmax())
-        distance = parts[worst] / _PER_UNIT
-        if not distance < _ROUNDING:
-            raise errors.TrainingFailed(
-                f"At step {step} replica {worst} of {self.replicas} holds other values "
-                f"than replica 0 (relative distance {distance:.1e}). All do the same "
-                "arithmetic on the same sums, unless a random or time-dependent part "
-                "of the model or optimizer is each replica's own, or machines differ. "
-                "Give it a seed, or use machines of one kind."
-            )
-        if self._group.process == 0 and not self._has_warned:
-            self._has_warned = True
-            self._console.line(
-                f"Warning: at step {step} replica {worst} had rounded differently from "
-                f"replica 0 (relative distance {distance:.1e}), as machines of another "
-                "kind may. All go on from replica 0's values, now and whenever a "
-                "checkpoint or an evaluation comes."
-            )
 
     def _variables(self) -> list[list[tf.Variable]]:
         """Returns what a checkpoint holds, but for the count, by local replica."""

@@ -1,6 +1,7 @@
 """A small problem to train on, and what a strategy makes of it."""
 
 import gc
+import sys
 
 import keras
 import numpy as np
@@ -8,8 +9,11 @@ import pytest
 import tensorflow as tf
 
 from dtrain.config import RunConfig
+from dtrain.console import Console
 from dtrain.experiment import Experiment
 from dtrain.strategies import packing
+from dtrain.strategies.local import LocalTrainer
+from dtrain.strategies.mirrored import MirroredTrainer
 
 # Several replicas in one process. It has to come before TensorFlow is used, and stays
 # so: whoever divides the CPU later finds it done.
@@ -59,6 +63,14 @@ class Problem:
         }
         return Experiment(**{**fields, **changes})
 
+    def plain(self, optimizer, **changes):
+        """A function from a run's options to the experiment, in batches of its size."""
+        return lambda config: self.experiment(
+            optimizer=optimizer,
+            train_data=lambda: self.data().rebatch(config.batch_size),
+            **changes,
+        )
+
 
 @pytest.fixture(scope="session")
 def problem():
@@ -74,6 +86,14 @@ def config():
 def short_unrolls(monkeypatch):
     """Tracing takes time in proportion; what is traced is the same."""
     monkeypatch.setattr(packing, "UNROLL", 2)
+
+
+@pytest.fixture(scope="module")
+def no_unrolls():
+    """As `short_unrolls`, but for a whole file and the fixtures that it shares."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "UNROLL", 1)
+        yield
 
 
 def train_with_keras(model, optimizer, loss, batches):
@@ -102,3 +122,82 @@ def as_element():
 @pytest.fixture
 def keras_loop():
     return train_with_keras
+
+
+# Replicas that compute one global batch.
+
+GLOBAL_BATCH = 16
+
+
+@pytest.fixture(scope="session")
+def make_trainer():
+    """A function that makes a trainer with global batches of 16, divided as told."""
+
+    def make_trainer(experiment, replicas=1, accumulate_steps=1, **options):
+        config = RunConfig(
+            strategy="local" if replicas == 1 else "mirrored",
+            train_steps=100,
+            batch_size=GLOBAL_BATCH // (replicas * accumulate_steps),
+            accumulate_steps=accumulate_steps,
+            devices_per_task=replicas,
+            **options,
+        )
+
+        if replicas == 1:
+            return LocalTrainer(experiment(config), config)
+        return MirroredTrainer(experiment(config), config, Console(sys.stdout))
+
+    return make_trainer
+
+
+@pytest.fixture(scope="session")
+def run():
+    """A function that trains, and returns what two runs are compared by."""
+
+    def run(trainer, steps):
+        """Trains step by step; returns losses, their mean and metrics, and weights."""
+        window, losses = trainer.totals.window(), []
+        for _ in range(steps):
+            trainer.train(1)
+            losses.append(trainer.totals.last_loss)
+        trainer.before_save()
+        weights = [v.numpy() for v in trainer.checkpoint.model.variables]
+        return losses, window.take(), weights
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def assert_same_run():
+    """A function that compares what two runs returned."""
+
+    def assert_same_run(ours, theirs, rtol=1e-5, atol=2e-6):
+        assert ours[0] == pytest.approx(theirs[0], rel=rtol)
+        assert ours[1] == pytest.approx(theirs[1], rel=rtol)
+        for a, b in zip(ours[2], theirs[2], strict=True):
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+
+    return assert_same_run
+
+
+@pytest.fixture(scope="session")
+def all_values():
+    """A function that returns the values of a trainer's variables by replica."""
+
+    def all_values(trainer):
+        return [[v.numpy() for v in variables] for variables in trainer._variables()]
+
+    return all_values
+
+
+@pytest.fixture(scope="session")
+def assert_replicas_agree(all_values):
+    """A function that fails unless all replicas have the same values, to the bit."""
+
+    def assert_replicas_agree(trainer):
+        first, *others = all_values(trainer)
+        for other in others:
+            for a, b in zip(first, other, strict=True):
+                assert a.tobytes() == b.tobytes()
+
+    return assert_replicas_agree
