@@ -174,11 +174,11 @@ class _Watch:
         step, written = checkpoints.step_of(path), _written(path)
         with contextlib.ExitStack() as stack:
             try:
+                self._assessment.read(path)
                 # The best one is known after its evaluation, and must be there then.
                 kept = path
                 if self._best is not None:
                     kept = stack.enter_context(checkpoints.hold(path, self._held))
-                self._assessment.read(path)
             except FileNotFoundError:  # newer ones have taken its place
                 self._console.line(f"{path} was deleted before it could be evaluated.")
                 return

@@ -74,6 +74,11 @@ class Training:
         path = self.folder / f"ckpt-{step}.index"
         path.write_bytes(path.read_bytes()[:20])
 
+    def lose_data(self, step):
+        """Leaves a checkpoint its index alone."""
+        for path in self.folder.glob(f"ckpt-{step}.data-*"):
+            os.remove(path)
+
     def end(self, status):
         record.end(str(self.folder), status)
 

@@ -117,12 +117,19 @@ def test_a_step_that_is_trained_anew_is_evaluated_anew(training, watch, stopped)
     assert "; 1 checkpoints were" in watched.lines[-1]
 
 
-def test_a_damaged_one_is_passed_over_and_told_once(training, watch):
+@pytest.mark.parametrize("best_metric", [None, "loss"])
+@pytest.mark.parametrize("damage", ["damage", "lose_data"])
+def test_a_damaged_one_is_passed_over_and_told_once(
+    training, watch, damage, best_metric
+):
     for step in (10, 20, 30):
         training.save(step, 1.0)
-    training.damage(20)
-    watched = watch(lambda: None, lambda: None, lambda: training.end(0))
+    getattr(training, damage)(20)
+    watched = watch(
+        lambda: None, lambda: None, lambda: training.end(0), best_metric=best_metric
+    )
     assert watched.steps == [10, 30]
+    assert not any("deleted" in line for line in watched.lines)
     warnings = [line for line in watched.lines if line.startswith("Warning: ")]
     path = training.folder / "ckpt-20"
     assert len(warnings) == 1

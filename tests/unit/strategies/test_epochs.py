@@ -10,19 +10,13 @@ import pytest
 
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.strategies import packing
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.mirrored import MirroredTrainer
 
 COUNT, BATCH = 40, 8
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_unrolls():
-    """Tracing takes time in proportion; what is traced is the same."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "UNROLL", 1)
-        yield
+pytestmark = pytest.mark.usefixtures("no_unrolls")
 
 
 def dense():

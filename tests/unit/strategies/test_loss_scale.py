@@ -9,11 +9,13 @@ import tensorflow as tf
 
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.strategies import loss_scale, packing
+from dtrain.strategies import loss_scale
 from dtrain.strategies import parts as parts_lib
 from dtrain.strategies.local import LocalTrainer
 from dtrain.strategies.loss_scale import LossScale
 from dtrain.strategies.mirrored import MirroredTrainer
+
+pytestmark = pytest.mark.usefixtures("no_unrolls")
 
 
 def note(scale, *answers):
@@ -81,12 +83,6 @@ def test_one_number_that_is_none_makes_an_update_bad(tensors, expected):
 
 
 # In training.
-
-
-@pytest.fixture(autouse=True)
-def no_unrolls(monkeypatch):
-    """Tracing takes time in proportion; what is traced is the same."""
-    monkeypatch.setattr(packing, "UNROLL", 1)
 
 
 def make_trainer(problem, replicas, bad=()):
