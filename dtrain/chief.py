@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Sequence
 import keras
 
 from dtrain import errors, experiment, version
-from dtrain.cluster.spec import Cluster
+from dtrain.cluster.spec import Cluster, Task
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import record
+from dtrain.launch import life as life_lib
+from dtrain.launch import model_dir, record
+from dtrain.launch.life import Life
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight
 from dtrain.runtime.meeting import Meeting
+from dtrain.runtime.watch import Watch
 from dtrain.session import best as best_lib
 from dtrain.session.best import Best
 from dtrain.session.callbacks.base import Callback
@@ -57,6 +60,8 @@ def lead(
     config: RunConfig,
     cluster: Cluster | None,
     meeting: Meeting | None,
+    watch: Watch | None,
+    own: Life,
     check: Callable[[], None],
     origin: str | None,
     console: Console,
@@ -69,6 +74,8 @@ def lead(
         config: with an absolute `model_dir`.
         cluster: with this process as its chief; `None` for one process.
         meeting: all its tasks, met, if they train synchronously.
+        watch: keeps in touch with the servers, if they do not.
+        own: this process's life.
         check: called while others are waited for; raises what should end the wait.
         origin: who describes the cluster, for the banner; `None` to leave it out.
         console: for the terminal.
@@ -90,16 +97,24 @@ def lead(
         elif cluster is None:
             trainer = LocalTrainer(what, config)
         else:
-            preflight.wait_for_servers(cluster, config.startup_timeout, console, check)
+            known = cluster
+            missing = _wait_for_servers(known, config, watch, own, check, console)
+            cluster = known.without_tasks(missing)
+            workers = [
+                task
+                for task in known.tasks()
+                if task.type == "worker" and task not in missing
+            ]
             lookout = preflight.Lookout(
                 cluster, config.startup_timeout, lambda: bool(signals.received)
             )
 
             def look(workers: Collection[int] | None = None) -> None:
                 check()
+                watch.check()
                 lookout.check(workers)
 
-            trainer = PsTrainer(what, config, cluster, look)
+            trainer = PsTrainer(what, config, cluster, look, watch, workers)
             _kept.append(trainer)
         if best is not None:
             best.check(trainer.metric_names)
@@ -113,6 +128,39 @@ def lead(
         result = session.run()
     _show_result(result, config, console)
     return result
+
+
+def _wait_for_servers(
+    cluster: Cluster,
+    config: RunConfig,
+    watch: Watch,
+    own: Life,
+    check: Callable[[], None],
+    console: Console,
+) -> list[Task]:
+    """Returns the lost workers that are left out, once all others are there."""
+    workers = [task for task in cluster.servers() if task.type == "worker"]
+    optional = [task for task in workers if own.knows_as_lost(task)]
+    if len(optional) == len(workers):  # nobody would be left
+        optional = []
+    missing = watch.wait(config.startup_timeout, console, check, optional)
+    for task in missing:
+        console.line(f"  goes on without {task}, which was lost")
+
+    def start_again(error: errors.TaskUnavailable) -> None:
+        if not life_lib.can_start_again():
+            return
+        step = model_dir.newest_step(config.model_dir)
+        try:
+            again = own.next(step, config.max_restarts, error)
+        except errors.GivenUp as another:
+            console.error(f"dtrain: {another}")
+            os._exit(life_lib.OVER * bool(own.supervisor) + another.exit_status)
+        console.line(f"{error} It starts again.")
+        life_lib.start_again(again)
+
+    watch.watch_over(start_again)
+    return missing
 
 
 def _make_callbacks(

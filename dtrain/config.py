@@ -17,6 +17,7 @@ STRATEGIES = ("local", "mirrored", "ps", "sync")
 GRADIENT_DTYPES = ("float32", "bfloat16")
 DATA_SHARDINGS = ("static", "dynamic", "off")
 CLUSTER_SOURCES = ("auto", "local", "flags", "env", "tf_config")
+PRIVATE_NETWORKS = ("auto", "on", "off")
 MODES = ("train", "eval", "export")
 SCHEDULES = ("constant", "cosine", "exponential", "piecewise")
 PRECISIONS = ("bfloat16", "float16")
@@ -62,8 +63,17 @@ _AT_LEAST = {
     "devices_per_task": 1,
     "accumulate_steps": 1,
     "startup_timeout": 1,
+    "heartbeat_timeout": 3,
+    "chief_timeout": 1,
+    "max_restarts": 0,
 }
-_REAL = ("checkpoint_secs", "startup_timeout", "keep_checkpoint_every_hours")
+_REAL = (
+    "checkpoint_secs",
+    "startup_timeout",
+    "heartbeat_timeout",
+    "chief_timeout",
+    "keep_checkpoint_every_hours",
+)
 _ABOVE_ZERO = ("learning_rate", "decay_rate", "clip_norm")
 
 
@@ -126,6 +136,11 @@ class RunConfig:
     job_name: str | None = None
     task_index: int | None = None
     startup_timeout: float = 300.0
+    heartbeat_timeout: float = 30.0
+    chief_timeout: float = 300.0
+    supervise: bool = False
+    max_restarts: int = 10
+    private_network: str = "auto"
 
     def __post_init__(self):
         self._check_types()
@@ -134,6 +149,7 @@ class RunConfig:
         _check_choice("gradient_dtype", self.gradient_dtype, GRADIENT_DTYPES)
         _check_choice("data_sharding", self.data_sharding, DATA_SHARDINGS)
         _check_choice("mode", self.mode, MODES)
+        _check_choice("private_network", self.private_network, PRIVATE_NETWORKS)
         for name, choices in (
             ("learning_rate_schedule", SCHEDULES),
             ("mixed_precision", PRECISIONS),

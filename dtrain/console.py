@@ -107,6 +107,17 @@ class _Lines(io.TextIOBase):
             self.write("\n")
 
 
+_terminals: list[TextIO] = []  # what `redirect` has left of the terminal
+
+
+def restore() -> None:
+    """Points file descriptors 1 and 2 at the terminal again."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor, terminal in enumerate(_terminals, 1):
+        os.dup2(terminal.fileno(), descriptor)
+
+
 def plain() -> Console:
     """Returns a console on this process's own stdout and stderr."""
     return Console(sys.stdout, sys.stderr)
@@ -133,6 +144,7 @@ def redirect(log_path: str) -> Console:
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(1), "w", buffering=1, errors="replace")
     error_terminal = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")
+    _terminals[:] = terminal, error_terminal
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     console = Console(terminal, error_terminal, log)

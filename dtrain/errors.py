@@ -11,6 +11,7 @@ import signal
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from typing import Any
 
 
 class DtrainError(Exception):
@@ -36,6 +37,22 @@ class TaskUnavailable(DtrainError):
     """A task is missing, or was lost and could not be replaced."""
 
     exit_status = 3
+
+
+class TasksLost(TaskUnavailable):
+    """Tasks are lost, but what is done can be saved, and the run can go on.
+
+    Attributes:
+        tasks: which.
+    """
+
+    def __init__(self, message: str, tasks: Iterable[Any]):
+        super().__init__(message)
+        self.tasks = tuple(tasks)
+
+
+class GivenUp(TaskUnavailable):
+    """A task was waited for in vain: starting anything again cannot help."""
 
 
 class TrainingFailed(DtrainError):
@@ -143,9 +160,12 @@ def tidy(text: str) -> str:
 
 
 def from_status(status: int, message: str) -> DtrainError:
-    """Returns the error that stands for another process's exit status."""
+    """Returns the error that stands for the exit status of another process.
+
+    That process has decided: who follows it is not to be started again.
+    """
     if status - 128 in set(signal.Signals):
         return Interrupted(status - 128)
-    kinds = (UsageError, TaskUnavailable, TrainingFailed)
+    kinds = (UsageError, GivenUp, TrainingFailed)
     by_status = {kind.exit_status: kind for kind in kinds}
-    return by_status.get(status, TaskUnavailable)(message)
+    return by_status.get(status, GivenUp)(message)

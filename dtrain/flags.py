@@ -18,6 +18,7 @@ from dtrain.config import (
     GRADIENT_DTYPES,
     MODES,
     PRECISIONS,
+    PRIVATE_NETWORKS,
     SCHEDULES,
     STRATEGIES,
     RunConfig,
@@ -152,6 +153,24 @@ _TABLE = {
     "job_name": (_STRING, "This task's job: chief, worker, ps or evaluator."),
     "task_index": (_INT, "This task's index in its job."),
     "startup_timeout": (_FLOAT, "Seconds to wait for the other tasks to appear."),
+    "heartbeat_timeout": (
+        _FLOAT,
+        "Seconds of silence after which a task counts as lost.",
+    ),
+    "chief_timeout": (
+        _FLOAT,
+        "Seconds without a chief after which a ps or worker leaves.",
+    ),
+    "supervise": (
+        _BOOL,
+        "Start this task again when it is lost; the tasks of a local cluster always "
+        "are.",
+    ),
+    "max_restarts": (_INT, "How often a task is started again at most."),
+    "private_network": (
+        _STRING,
+        f"Give a local cluster a network of its own: {', '.join(PRIVATE_NETWORKS)}.",
+    ),
 }
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(RunConfig)}

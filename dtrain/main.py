@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from dtrain import errors, flags
-from dtrain.launch import lifeline
+from dtrain.launch import life, lifeline
 from dtrain.run import run_command
 
 
@@ -15,7 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the program's name and its arguments; `sys.argv` if not given.
     """
-    is_child = lifeline.hold()
+    lifeline.hold()
+    own = life.Life.read()
     try:
         config = flags.parse(sys.argv if argv is None else argv)
     except errors.DtrainError as error:
@@ -24,13 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if config is None:
         return 0
     try:
-        return run_command(config, is_child)
+        return run_command(config, own)
     except KeyboardInterrupt:
         return 130
 
 
 def run() -> None:
     """The console script: ends the process with `main`'s status."""
+    life.keep_command()
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -19,13 +19,15 @@ from dtrain.cluster import sources
 from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import gpus, local, model_dir, ports, record
+from dtrain.launch import gpus, life, local, model_dir, ports, record
 from dtrain.launch.beside import ServerBeside
+from dtrain.launch.life import Life
 from dtrain.launch.signals import Signals
 from dtrain.runtime import environment
 
 if typing.TYPE_CHECKING:
     from dtrain.runtime.meeting import Meeting
+    from dtrain.runtime.watch import Watch
 
 _ORIGINS = {
     "flags": "the flags",
@@ -87,13 +89,19 @@ def serve(
     function: ExperimentFunction | None,
     config: RunConfig,
     source: sources.Source,
+    own: Life,
     console: Console,
+    signals: Signals,
 ) -> int:
     """Serves a ps or worker until its chief is done; returns the chief's status.
 
     Args:
         function: what to train; `None` to find it by the name that the chief tells.
         config: of this command.
+        source: who describes the cluster, and this task.
+        own: this process's life.
+        console: for lines.
+        signals: noted ones let the task leave.
     """
     cluster, task = source.cluster, source.task
     os.environ["CUDA_VISIBLE_DEVICES"] = gpus.visible_to(
@@ -107,26 +115,28 @@ def serve(
         if task.type == "worker":
             input_service.InputService(function, config, task.index, console)
 
-    return server.serve(cluster, task, console, prepare)
+    signals.at_once = False
+    return server.serve(cluster, task, config, own, console, signals, prepare)
 
 
 def lead(
     function: ExperimentFunction | None,
     config: RunConfig,
     source: sources.Source,
+    own: Life,
     console: Console,
     signals: Signals,
-    is_child: bool = False,
 ) -> dict:
     """Does the chief's work, or that of the only process; returns the result.
 
     Args:
         function: what to train; `None` to find it by its name, which imports the
             user's module and with it TensorFlow, once the environment is prepared.
-        is_child: another dtrain process started this one as a task of its cluster.
+        own: this process's life.
 
     Raises:
         DtrainError: the run failed, or was interrupted.
+        Again: a task was lost, and this process has to start again.
     """
     cluster, beside = source.cluster, None
     with contextlib.ExitStack() as stack:
@@ -134,32 +144,42 @@ def lead(
             saved, environ = config, dict(os.environ)
             if function is not None:  # the server calls it, too, for its data
                 saved, environ = stack.enter_context(_saved(function, config))
-            beside = ServerBeside(cluster, saved, environ)
-            stack.callback(beside.stop)
+            beside = ServerBeside(cluster, saved, environ, console)
+            stack.enter_context(beside)
             cluster = beside.cluster
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # they are the server's
-        ending = stack.enter_context(_Ending(console, signals))
+        ending = stack.enter_context(_Ending(config, own, console, signals))
         environment.prepare(cluster)
         if cluster is not None and meets(config):
             ending.meeting = _meet(config, source, console, signals)
         from dtrain import chief
 
+        watch = None
         chief.prepare(config)
         if cluster is not None and not meets(config):
             if beside is not None:
                 beside.wait_until_up()
             else:
                 _check_port(cluster, cluster.chief)
-            ending.servers = cluster  # proven: nobody else is their chief
+            ending.watch = watch = _watch_servers(cluster, config, own)
         os.makedirs(config.model_dir, exist_ok=True)
         record.open_anew(config.model_dir)
         ending.model_dir = config.model_dir
         function = function or experiment.find(config.experiment)
         check = beside.check if beside is not None else lambda: None
         # A local cluster is described by its launcher, which has said so.
-        origin = None if is_child else _ORIGINS.get(source.name)
+        origin = None if own.is_child else _ORIGINS.get(source.name)
         result = chief.lead(
-            function, config, cluster, ending.meeting, check, origin, console, signals
+            function,
+            config,
+            cluster,
+            ending.meeting,
+            watch,
+            own,
+            check,
+            origin,
+            console,
+            signals,
         )
         result["cluster"] = {} if source.cluster is None else source.cluster.sizes()
         if config.result_file:
@@ -208,11 +228,12 @@ def follow(
     function: ExperimentFunction | None,
     config: RunConfig,
     source: sources.Source,
+    own: Life,
     console: Console,
     signals: Signals,
 ) -> int:
     """Trains in step with the chief; returns its exit status."""
-    with _Ending(console, signals) as ending:
+    with _Ending(config, own, console, signals) as ending:
         ending.meeting = _meet(config, source, console, signals)
         from dtrain import worker
 
@@ -247,22 +268,37 @@ def _meet(
     return meeting.Meeting(cluster, task, config.startup_timeout, console, signals)
 
 
+def _watch_servers(cluster: Cluster, config: RunConfig, own: Life) -> Watch:
+    from dtrain.runtime.watch import Watch
+
+    servers, timeout = cluster.servers(), config.heartbeat_timeout
+    watch = Watch(cluster, servers, config.strategy, own, timeout)
+    watch.start()
+    return watch
+
+
 class _Ending:
     """However a task's work ends: the others are told, and its status is known.
 
+    If another task was lost, the work does not end: this process starts again.
+
     Attributes:
         status: the task's exit status.
-        servers: the cluster whose servers this task is the chief of; `None` if there
-            is none, or as long as it is not sure.
+        watch: the servers that this task is the chief of; `None` if there are none,
+            or as long as it is not sure.
         meeting: the tasks of a synchronous run, once they have met.
         model_dir: of the run that this task is the chief of.
     """
 
-    def __init__(self, console: Console, signals: Signals):
+    def __init__(
+        self, config: RunConfig, own: Life, console: Console, signals: Signals
+    ):
         self.status = errors.TrainingFailed.exit_status
-        self.servers: Cluster | None = None
+        self.watch: Watch | None = None
         self.meeting: Meeting | None = None
         self.model_dir: str | None = None
+        self._config = config
+        self._life = own
         self._console = console
         self._signals = signals
 
@@ -270,6 +306,13 @@ class _Ending:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
+        original, again = error, None
+        if self._can_go_on(error):
+            try:
+                step = model_dir.newest_step(self._config.model_dir)
+                again = self._life.next(step, self._config.max_restarts, error)
+            except errors.GivenUp as another:
+                error = another
         if isinstance(error, KeyboardInterrupt):
             error = errors.Interrupted((self._signals.received or [signal.SIGINT])[0])
             failure = str(error)
@@ -282,21 +325,36 @@ class _Ending:
         if isinstance(error, errors.DtrainError):
             self.status = error.exit_status
         self._signals.at_once = False
+        self._tell(failure, again is not None)
+        if again is not None:
+            raise life.Again(str(error), again) from error
+        if error is not original and kind is not None:
+            raise error from (None if kind is KeyboardInterrupt else original)
+
+    def _can_go_on(self, error: BaseException | None) -> bool:
+        """Returns whether all may be well if this process starts again."""
+        return (
+            isinstance(error, errors.TaskUnavailable)
+            and not isinstance(error, errors.GivenUp)
+            and not self._signals.received
+            and life.can_start_again()
+            and (self.watch is not None or self.meeting is not None)
+        )
+
+    def _tell(self, failure: str | None, is_again: bool) -> None:
         try:
-            if self.model_dir is not None:
+            if self.model_dir is not None and not is_again:
                 record.end(self.model_dir, self.status)
         except OSError as another:  # a full disk must not keep the others waiting
             self._console.log(f"run.json could not be written: {another}.")
         try:
-            if self.servers is not None:
-                _part(self.servers, self.status, self._console)
+            if self.watch is not None and not is_again:
+                _part(self.watch, self.status, self._console)
             if self.meeting is not None:
                 self.meeting.end(self.status, failure)
         except Exception as another:  # that must not hide how the run ended
             text = errors.describe(another)
             self._console.log(f"The other tasks could not be told: {text}.")
-        if kind is KeyboardInterrupt:
-            raise error from None
 
 
 def _check_port(cluster: Cluster, task: Task) -> None:
@@ -315,11 +373,9 @@ def _check_port(cluster: Cluster, task: Task) -> None:
         )
 
 
-def _part(cluster: Cluster, status: int, console: Console) -> None:
+def _part(watch: Watch, status: int, console: Console) -> None:
     """Tells every server that the run is over."""
-    from dtrain.runtime import farewell
-
-    for task in farewell.part(cluster, status, 0 if status > 128 else _APPEAR_SECONDS):
+    for task in watch.part(status, 0 if status > 128 else _APPEAR_SECONDS):
         console.log(f"{task} could not be told that the run is over.")
 
 

@@ -12,7 +12,8 @@ from dtrain.cluster import sources
 from dtrain.cluster.spec import Task
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import gpus, model_dir, record
+from dtrain.launch import gpus, life, model_dir, record, supervise
+from dtrain.launch.life import Life
 from dtrain.launch.signals import Signals
 
 
@@ -55,7 +56,8 @@ def train(
     config = _check_outputs(_with_model_dir(config, role))
     console = console_lib.plain()
     if role in (_Role.SERVER, _Role.WORKER, _Role.UNNEEDED):
-        status = _support(role, function, config, source, console)
+        own = Life.read({})
+        status = _support(role, function, config, source, own, console)
         if status:
             raise errors.from_status(status, f"The chief ended with status {status}.")
         return None
@@ -66,27 +68,34 @@ def train(
         if role is _Role.LAUNCHER:
             return roles.launch_for_python(function, config, console)
         with Signals(at_once=True) as signals:
-            return roles.lead(function, config, source, console, signals)
+            own = Life.read({})
+            return roles.lead(function, config, source, own, console, signals)
     finally:
         owner.release()
 
 
-def run_command(config: RunConfig, is_child: bool) -> int:
+def run_command(config: RunConfig, own: Life) -> int:
     """Plays this process's role as a command; returns its exit status.
 
     Args:
         config: from the command line.
-        is_child: another dtrain process started this one as a task of its cluster.
+        own: what this process knows of the lives before its own.
     """
-    console = console_lib.plain()
+    console, is_child = console_lib.plain(), own.is_child
+    # Nobody is to start again what was told to end.
+    over = life.OVER if own.supervisor else 0
     try:
         source, role, config = _find_source(config)
+        if config.supervise and role is not _Role.LAUNCHER:  # which does so anyway
+            if role in (_Role.ALONE, _Role.CHIEF):
+                config = _with_model_dir(config, role)
+            return supervise.run(config, source.task, os.environ, console)
         if role in (_Role.SERVER, _Role.WORKER, _Role.UNNEEDED):
             # A child's output is in a log already; one line needs none.
             if not is_child and role is not _Role.UNNEEDED:
                 folder = os.path.abspath(config.model_dir or model_dir.FOR_SERVERS)
                 console = console_lib.redirect(model_dir.log_path(folder, source.task))
-            return _support(role, None, config, source, console)
+            return over + _support(role, None, config, source, own, console)
         config = _check_outputs(_with_model_dir(config, role))
         if role in (_Role.EVALUATOR, _Role.ASSESSOR):
             if not is_child and os.access(config.model_dir, os.W_OK):
@@ -106,15 +115,18 @@ def run_command(config: RunConfig, is_child: bool) -> int:
         for notice in source.notices:
             console.line(notice)
         with Signals(at_once=True) as signals:
-            roles.lead(None, config, source, console, signals, is_child)
+            roles.lead(None, config, source, own, console, signals)
         if owner is not None:
             owner.release()
         return 0
+    except life.Again as again:
+        console.line(f"{again} It starts again.")
+        life.start_again(again.life)
     except errors.DtrainError as error:
         console.error(f"dtrain: {error}")
         if error.__cause__ is not None:
             console.log("".join(traceback.format_exception(error.__cause__)))
-        return error.exit_status
+        return error.exit_status + over * isinstance(error, errors.GivenUp)
     except Exception as error:
         # Not one of ours, so most likely the user's model, loss or data.
         console.error(f"dtrain: failed: {errors.describe(error)}.{console.where()}")
@@ -310,6 +322,7 @@ def _support(
     function: roles.ExperimentFunction | None,
     config: RunConfig,
     source: sources.Source,
+    own: Life,
     console: Console,
 ) -> int:
     """Does the work of a task that is not the chief; returns its exit status."""
@@ -319,7 +332,7 @@ def _support(
             why = f"--mode={config.mode} is the work of one task, the chief"
         console.line(f"{source.task}: {why}.")
         return 0
-    if role is _Role.SERVER:
-        return roles.serve(function, config, source, console)
     with Signals(at_once=True) as signals:
-        return roles.follow(function, config, source, console, signals)
+        if role is _Role.SERVER:
+            return roles.serve(function, config, source, own, console, signals)
+        return roles.follow(function, config, source, own, console, signals)

@@ -1,7 +1,7 @@
 """A cluster and its tasks, as checked data: heir of `tf.train.ClusterSpec`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dtrain import errors
@@ -129,6 +129,19 @@ class Cluster:
             UsageError: nobody would be left.
         """
         return Cluster({job: a for job, a in self.jobs.items() if job != task_type})
+
+    def without_tasks(self, tasks: Collection[Task]) -> "Cluster":
+        """Returns the cluster with some tasks left out, and the others renumbered."""
+        return Cluster(
+            {
+                job: [
+                    address
+                    for index, address in enumerate(addresses)
+                    if Task(job, index) not in tasks
+                ]
+                for job, addresses in self.jobs.items()
+            }
+        )
 
     def to_dict(self) -> dict[str, list[str]]:
         """Returns job name to list of addresses, as `tf.train.ClusterSpec` takes it."""

@@ -8,92 +8,96 @@ from collections.abc import Mapping
 
 import psutil
 
-from dtrain.cluster.spec import Cluster, Task
+from dtrain.cluster.spec import Task
 from dtrain.config import RunConfig
 from dtrain.launch import lifeline, model_dir
+from dtrain.launch.life import OVER, Life
+from dtrain.launch.private_network import PrivateNetwork
 
 _TAIL_LINES = 15
 
+# How a command ends when nobody has killed it (docs/flags.md).
+STATUSES = (0, 2, 3, 4, 129, 130, 143)
+ASKED = (129, 130, 143)  # by a signal, and it has left in order
+
 
 class Child:
-    """A task's process, its log, and how it is doing.
+    """A process that is a dtrain command, with its log.
 
     Args:
-        task: the role, which the process finds in `environ`'s TF_CONFIG.
-        cluster: where the task has its address.
-        config: the run's; becomes the process's flags.
+        name: for messages.
+        config: becomes the process's flags.
         environ: the process's environment.
+        life: what the process is told of the lives before its own.
+        log: path of its log.
         keeps_terminal: its output goes to the terminal, not to its log.
+        network: where it runs; `None` for the machine's.
 
     Attributes:
         process: the process.
-        log: path of its log.
-        state: "starting", "running", "exited" or "failed".
-        was_running: it has listened on its port.
+        status: its exit status; `None` until it has ended, and `poll` has seen that.
     """
 
     def __init__(
         self,
-        task: Task,
-        cluster: Cluster,
+        name: str,
         config: RunConfig,
         environ: Mapping[str, str],
+        life: Life,
+        log: str,
         keeps_terminal: bool = False,
+        network: PrivateNetwork | None = None,
     ):
-        self.task = task
-        self.address = cluster.address(task)
-        self.state = "starting"
-        self.was_running = False
-        self.log = model_dir.log_path(config.model_dir, task)
-        os.makedirs(os.path.dirname(self.log), exist_ok=True)
+        self._name = name
+        self._log = log
+        self._is_over = False
+        self.status: int | None = None
+        os.makedirs(os.path.dirname(log), exist_ok=True)
         environ = dict(environ, PYTHONUNBUFFERED="1")
         lifeline.attach(environ)
-        # The cluster is in TF_CONFIG: its size is nobody else's business.
-        config = config.replace(
-            cluster="tf_config",
-            num_workers=RunConfig.num_workers,
-            num_ps=RunConfig.num_ps,
-        )
-        flags = config.to_flags()
-        with open(self.log, "ab") as log:
-            self._log_start = log.tell()  # what is before belongs to earlier runs
+        life.leave(environ)
+        argv = [sys.executable, "-m", "dtrain.main", *config.to_flags()]
+        with open(log, "ab") as output:
+            self._log_start = output.tell()  # what is before belongs to earlier ones
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dtrain.main", *flags],
+                argv if network is None else network.inside(argv),
                 env=environ,
                 stdin=subprocess.DEVNULL,
-                stdout=None if keeps_terminal else log,
-                stderr=None if keeps_terminal else log,
+                stdout=None if keeps_terminal else output,
+                stderr=None if keeps_terminal else output,
                 # The terminal's Ctrl-C is for the process that started this one.
                 start_new_session=True,
+                pass_fds=() if network is None else network.descriptors,
             )
 
-    def entry(self) -> dict:
-        """Returns this task's part of tasks.json."""
-        return {
-            "task": str(self.task),
-            "pid": self.process.pid,
-            "address": self.address,
-            "log": self.log,
-            "restarts": 0,
-            "state": self.state,
-            "exit_status": self.process.returncode,
-        }
+    def poll(self) -> int | None:
+        """Returns the exit status; `None` as long as the process lives."""
+        status = self.process.poll()
+        if status is not None and self.status is None:
+            self._is_over = status - OVER in STATUSES
+            self.status = status - OVER if self._is_over else status
+        return self.status
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended because its run is over, and said so."""
+        return self._is_over
+
+    def describe_cause(self) -> str:
+        """Returns how the process ended: "was killed by SIGKILL"."""
+        if self.status < 0:
+            return f"was killed by {signal.Signals(-self.status).name}"
+        return f"ended with exit status {self.status}"
 
     def describe_end(self) -> str:
         """Says how the process ended, with the end of its log."""
-        status = self.process.returncode
-        how = (
-            f"was killed by {signal.Signals(-status).name}"
-            if status < 0
-            else f"ended with exit status {status}"
-        )
-        with open(self.log, errors="replace") as file:
+        with open(self._log, errors="replace") as file:
             file.seek(self._log_start)
             lines = file.read().splitlines()[-_TAIL_LINES:] or ["(empty)"]
         tail = "\n".join(f"  | {line}" for line in lines)
         return (
-            f"{self.task} (pid {self.process.pid}) {how}. The end of its log, "
-            f"{self.log}:\n{tail}"
+            f"{self._name} (pid {self.process.pid}) {self.describe_cause()}. The end "
+            f"of its log, {self._log}:\n{tail}"
         )
 
     def wait(self, seconds: float) -> bool:
@@ -102,6 +106,7 @@ class Child:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return False
+        self.poll()
         return True
 
     def stop(self, seconds: float) -> None:
@@ -122,3 +127,24 @@ class Child:
             except psutil.NoSuchProcess:
                 continue
         self.process.wait()
+        self.poll()
+
+
+def start_task(
+    task: Task,
+    config: RunConfig,
+    environ: Mapping[str, str],
+    life: Life,
+    keeps_terminal: bool = False,
+    network: PrivateNetwork | None = None,
+) -> Child:
+    """Starts a task of a cluster that its environment's TF_CONFIG describes."""
+    # The cluster's size is nobody else's business.
+    config = config.replace(
+        cluster="tf_config",
+        num_workers=RunConfig.num_workers,
+        num_ps=RunConfig.num_ps,
+        supervise=False,
+    )
+    log = model_dir.log_path(config.model_dir, task)
+    return Child(str(task), config, environ, life, log, keeps_terminal, network)

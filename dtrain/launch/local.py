@@ -1,10 +1,12 @@
 """A local cluster: one process a task, started, watched and stopped from here.
 
 The launcher is never a task. It gives every task its role through TF_CONFIG, its
-log and its GPU, passes signals on to the chief, and ends with the chief's status.
-No task outlives it (see `lifeline`).
+log and its GPU, starts lost ones again, passes signals on to the chief, and ends with
+the chief's status. No task outlives it (see `lifeline`).
 """
 
+import contextlib
+import functools
 import glob
 import json
 import os
@@ -17,22 +19,18 @@ from dtrain.cluster import tf_config
 from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import gpus, ports, record
+from dtrain.launch import child, gpus, model_dir, ports, record
 from dtrain.launch.child import Child
+from dtrain.launch.life import Life
+from dtrain.launch.private_network import PrivateNetwork
 from dtrain.launch.signals import Signals
+from dtrain.launch.supervised import Supervised
 
 _POLL_SECONDS = 0.1
 _PORT_TRIES = 5
 _LEAVE_SECONDS = 3.0  # for servers, once the chief is gone
-_SAVE_SECONDS = 60.0  # for the chief, when another task is lost
+_SAVE_SECONDS = 60.0  # for the chief, when another task is lost for good
 _NOTICE_SECONDS = 2.0  # for the chief to end by itself when another task has
-_TELL_SECONDS = 8.0  # for the chief to tell all servers, when one has left
-
-# How dtrain's own processes end when they end by themselves. With 3 a server ends
-# that cannot serve; with the others one that its chief told to leave.
-_STATUSES = (0, 2, 3, 4, 129, 130, 143)
-_TOLD = tuple(status for status in _STATUSES if status != 3)
-
 
 _EVALUATOR = Task("evaluator")
 
@@ -51,12 +49,17 @@ def run(config: RunConfig, environ: Mapping[str, str], console: Console) -> int:
         console: for lines about tasks. The chief writes to the terminal itself.
 
     Raises:
-        TaskUnavailable: a task died, or no ports could be had.
+        UsageError: the private network that was asked for cannot be had.
+        TaskUnavailable: a task died and could not be replaced, or no ports could be
+            had.
         Interrupted: a signal came before there was anything to save, or a second one.
     """
-    with Signals() as signals:
+    with Signals() as signals, contextlib.ExitStack() as stack:
+        network = _make_network(config, console)
+        if network is not None:
+            stack.callback(network.close)
         for _ in range(_PORT_TRIES):
-            launcher = _Launcher(config, environ, console, signals)
+            launcher = _Launcher(config, environ, network, console, signals)
             try:
                 return launcher.run()
             except KeyboardInterrupt:  # asked twice: no waiting for a checkpoint
@@ -96,6 +99,26 @@ def choose_cluster(config: RunConfig) -> Cluster:
     )
 
 
+def _make_network(config: RunConfig, console: Console) -> PrivateNetwork | None:
+    """Returns a network for the cluster alone; `None` to use the machine's."""
+    if config.private_network == "off":
+        return None
+    try:
+        return PrivateNetwork()
+    except OSError as error:
+        if config.private_network == "on":
+            raise errors.UsageError(
+                "--private_network=on, but this system allows no private network "
+                f"({error}). Use --private_network=auto, and see docs/failures.md for "
+                "what to put around the cluster instead."
+            ) from error
+        console.line(
+            f"  no private network could be made ({error}): whoever reaches this "
+            "machine's ports can run code in its tasks (docs/failures.md)"
+        )
+        return None
+
+
 class _Launcher:
     """One try: the processes of a cluster from their start to their end."""
 
@@ -103,79 +126,57 @@ class _Launcher:
         self,
         config: RunConfig,
         environ: Mapping[str, str],
+        network: PrivateNetwork | None,
         console: Console,
         signals: Signals,
     ):
         self._config = config
         self._environ = environ
+        self._network = network
         self._console = console
         self._signals = signals
         self._cluster = choose_cluster(config)
-        self._children: dict[Task, Child] = {}
+        self._tasks: dict[Task, Supervised] = {}
+        self._has_listened: dict[Task, Child] = {}  # which process of it has
+        self._written: list | None = None
         self._is_stopping = False  # from here on tasks end because they are made to
+        self._lost: Child | None = None  # that cannot be replaced
 
     def run(self) -> int:
         # What an earlier run has noted would send an evaluator home.
         record.open_anew(self._config.model_dir)
+        life = Life.read({}).of("launcher")
         for task in self._cluster.tasks():
-            self._start(task)
+            self._tasks[task] = Supervised(
+                str(task),
+                functools.partial(self._start, task),
+                life,
+                self._config.max_restarts,
+                self._console,
+            )
         self._write_tasks()
-        chief = self._children[self._cluster.chief]
+        chief = self._tasks[self._cluster.chief]
         asked = False
-        while chief.process.poll() is None:
+        while not chief.has_ended:
             if self._signals.received and not asked:
                 self._ask_to_stop(chief, self._signals.received[0])
                 asked = True
-            self._update_states()
-            lost = self._find_lost()
-            if lost is not None:
-                self._give_up(lost, chief)
+            self._check_ports()
+            self._look()
+            self._give_up_if_lost(chief)
             time.sleep(_POLL_SECONDS)
-        self._update_states()
+        self._look()
         self._wait_for_evaluator(chief)
         return self._end(chief)
 
-    def _wait_for_evaluator(self, chief: Child) -> None:
-        """Lets it evaluate the last checkpoint, if all went well."""
-        status = chief.process.returncode
-        # A chief that was killed could not note that the run is over.
-        record.end(self._config.model_dir, status if status >= 0 else 128 - status)
-        evaluator = self._children.get(_EVALUATOR)
-        if evaluator is None:
-            return
-        if status == 0 and not evaluator.wait(_LEAVE_SECONDS):
-            self._console.line("Waiting for the evaluator. Ctrl-C ends it.")
-        while not evaluator.wait(_POLL_SECONDS):
-            if self._signals.received and not self._is_stopping:
-                evaluator.process.send_signal(self._signals.received[0])
-                self._is_stopping = True
-        self._update_states()
-
-    def stop(self) -> None:
-        """Ends every task that is still there: first by waiting, then by force."""
-        if not self._children:
-            return
-        self._update_states()
-        self._is_stopping = True
-        chief = self._children[self._cluster.chief]  # the first to be started
-        # A chief that is gone has told the servers, unless it failed before it could;
-        # those that train in step with it notice by themselves.
-        status = chief.process.poll()
-        told = status in _STATUSES
-        told = told or (status is not None and self._config.strategy == "sync")
-        deadline = time.monotonic() + (_LEAVE_SECONDS if told else 0.0)
-        for child in self._children.values():
-            child.stop(max(0.0, deadline - time.monotonic()))
-        self._update_states()
-
-    def _start(self, task: Task) -> None:
+    def _start(self, task: Task, life: Life) -> Child:
         environ = dict(self._environ)
         environ["TF_CONFIG"] = tf_config.build(self._cluster, task)
         environ["CUDA_VISIBLE_DEVICES"] = self._visible_gpus(task)
         # The chief keeps the terminal, and sends all but its lines to its log.
         keeps_terminal = task == self._cluster.chief
-        self._children[task] = Child(
-            task, self._cluster, self._config, environ, keeps_terminal
+        return child.start_task(
+            task, self._config, environ, life, keeps_terminal, self._network
         )
 
     def _visible_gpus(self, task: Task) -> str:
@@ -184,93 +185,140 @@ class _Launcher:
         count = self._config.devices_per_task
         return gpus.share(task.index, self._config.num_workers, count, self._environ)
 
-    def _update_states(self) -> None:
-        before = [child.state for child in self._children.values()]
-        ended_with = self._children[self._cluster.chief].process.poll()
-        for task, child in self._children.items():
-            status = child.process.poll()
-            if child.state in ("exited", "failed"):
-                continue
-            if task == _EVALUATOR and child.state == "starting":
-                child.was_running, child.state = True, "running"  # it listens nowhere
-            if status is not None:
-                told = status in _TOLD or status == ended_with
-                told = told and task != self._cluster.chief
-                if task == _EVALUATOR:  # nobody tells it how to fail
-                    told = status == ended_with
-                well = told or status == 0 or self._is_stopping
-                child.state = "exited" if well else "failed"
-                if task == _EVALUATOR and not well:
-                    goes_on = "\nTraining goes on without it." * (ended_with is None)
-                    self._console.error(child.describe_end() + goes_on)
-            elif child.state == "starting":
-                _, port = split_address(child.address)
-                if ports.listens(child.process.pid, port):
-                    child.was_running = True
-                    child.state = "running"
-        if [child.state for child in self._children.values()] != before:
-            self._write_tasks()
+    def _look(self) -> None:
+        """Takes notice of what has happened to the tasks; starts lost ones again."""
+        chief = self._tasks[self._cluster.chief]
+        for supervised in (chief, *self._tasks.values()):
+            # With the chief gone, whatever follows it is meant to.
+            supervised.is_stopping = self._is_stopping or chief.has_ended
+            supervised.look()
+        for task, supervised in self._tasks.items():
+            if self._listens(task):
+                self._has_listened[task] = supervised.child
+        self._write_tasks()
 
-    def _ask_to_stop(self, chief: Child, signum: int) -> None:
+    def _listens(self, task: Task) -> bool:
+        process = self._tasks[task].child
+        if process.poll() is not None or self._has_listened.get(task) is process:
+            return False
+        _, port = split_address(self._cluster.address(task))
+        return task == _EVALUATOR or ports.listens(process.process.pid, port)
+
+    def _check_ports(self) -> None:
+        """Sees that no task has lost its port before it could listen there.
+
+        Raises:
+            _PortLost: a task died because its port went to another program.
+        """
+        if self._network is not None:  # there is no other program
+            return
+        for task, supervised in self._tasks.items():
+            if supervised.child.poll() is None or task in self._has_listened:
+                continue
+            _, port = split_address(self._cluster.address(task))
+            if task != _EVALUATOR and ports.holder(port):
+                raise _PortLost(f"Port {port} of {task} went to another program.")
+
+    def _ask_to_stop(self, chief: Supervised, signum: int) -> None:
         """Passes a signal on.
 
         Raises:
             Interrupted: there is nothing to save yet.
         """
-        if not chief.was_running:
+        self._is_stopping = True
+        if chief.is_pausing or self._cluster.chief not in self._has_listened:
             raise errors.Interrupted(signum)
-        chief.process.send_signal(signum)
+        chief.child.process.send_signal(signum)
         self._console.line(
             "Stopping: the chief saves a checkpoint. Once more stops at once."
         )
 
-    def _find_lost(self) -> Child | None:
-        """Returns a server that has ended; its chief may have told it to.
+    def _give_up_if_lost(self, chief: Supervised) -> None:
+        """Reports a task that is lost for good, lets the chief save what it can.
 
         Raises:
-            _PortLost: a task died because its port went to another program.
+            TaskUnavailable: there is one.
         """
-        for task, child in self._children.items():
-            if child.process.poll() is None or task == _EVALUATOR:
+        for task, supervised in self._tasks.items():
+            if task == self._cluster.chief or not supervised.has_ended:
                 continue
-            _, port = split_address(child.address)
-            if not child.was_running and ports.holder(port):
-                raise _PortLost(f"Port {port} of {task} went to another program.")
-            if task != self._cluster.chief:
-                return child
-        return None
+            lost = supervised.child
+            if self._leaves_well(task, lost) or lost is self._lost:
+                continue
+            if task == _EVALUATOR:
+                self._lost = lost
+                self._console.error(
+                    f"{lost.describe_end()}\nTraining goes on without it."
+                )
+                continue
+            # The chief may be about to end for the same reason.
+            if chief.child.wait(_NOTICE_SECONDS):
+                return
+            self._console.error(lost.describe_end())
+            if not self._is_stopping:
+                self._is_stopping = True
+                chief.child.process.send_signal(signal.SIGTERM)
+            chief.child.wait(_SAVE_SECONDS)
+            raise errors.TaskUnavailable(self._how_to_resume(task))
 
-    def _give_up(self, lost: Child, chief: Child) -> None:
-        """Reports a lost task, lets the chief save what it can, and raises."""
-        # The chief may be about to end itself, having told the servers or lost a ps.
-        told = lost.process.returncode in (
-            _STATUSES if self._config.strategy == "sync" else _TOLD
-        )
-        if chief.wait(_TELL_SECONDS if told else _NOTICE_SECONDS):
+    def _leaves_well(self, task: Task, process: Child) -> bool:
+        """Returns whether a task other than the chief has ended as it was told."""
+        if task == _EVALUATOR:
+            chief = self._tasks[self._cluster.chief].child
+            return process.status in (0, chief.status) or self._is_stopping
+        # A worker of an asynchronous run may leave when it is asked to.
+        is_free = self._config.strategy != "sync" and task.type == "worker"
+        return process.is_over or (is_free and process.status in child.ASKED)
+
+    def _wait_for_evaluator(self, chief: Supervised) -> None:
+        """Lets it evaluate the last checkpoint, if all went well."""
+        status = chief.child.status
+        # A chief that was killed could not note that the run is over.
+        record.end(self._config.model_dir, status if status >= 0 else 128 - status)
+        if _EVALUATOR not in self._tasks:
             return
-        self._console.error(lost.describe_end())
-        chief.process.send_signal(signal.SIGTERM)
-        chief.wait(_SAVE_SECONDS)
-        raise errors.TaskUnavailable(self._how_to_resume(lost))
+        evaluator = self._tasks[_EVALUATOR].child
+        if status == 0 and not evaluator.wait(_LEAVE_SECONDS):
+            self._console.line("Waiting for the evaluator. Ctrl-C ends it.")
+        while not evaluator.wait(_POLL_SECONDS):
+            if self._signals.received and not self._is_stopping:
+                evaluator.process.send_signal(self._signals.received[0])
+                self._is_stopping = True
+        self._look()
+        if not self._leaves_well(_EVALUATOR, evaluator):
+            self._console.error(evaluator.describe_end())
 
-    def _end(self, chief: Child) -> int:
+    def stop(self) -> None:
+        """Ends every task that is still there: first by waiting, then by force."""
+        if not self._tasks:
+            return
+        self._is_stopping = True
+        chief = self._tasks[self._cluster.chief].child  # the first to be started
+        # A chief that is gone has told the servers, unless it failed before it could;
+        # those that train in step with it notice by themselves.
+        told = chief.poll() is not None and (
+            chief.status in child.STATUSES or self._config.strategy == "sync"
+        )
+        deadline = time.monotonic() + (_LEAVE_SECONDS if told else 0.0)
+        for supervised in self._tasks.values():
+            supervised.stop(max(0.0, deadline - time.monotonic()))
+        self._write_tasks()
+
+    def _end(self, chief: Supervised) -> int:
         """Returns the run's status once the chief is gone.
 
         Raises:
-            TaskUnavailable: the chief, or a server before it, died.
+            TaskUnavailable: the chief died and could not be replaced.
         """
-        lost = self._find_lost()
-        if chief.process.returncode not in _STATUSES:
-            lost = chief
-        if lost is not None and lost.process.returncode not in _STATUSES:
-            self._console.error(lost.describe_end())
-            raise errors.TaskUnavailable(self._how_to_resume(lost))
-        evaluator = self._children.get(_EVALUATOR)
-        if chief.process.returncode == 0 and evaluator is not None:
+        status = chief.child.status
+        if status not in child.STATUSES:
+            self._console.error(chief.child.describe_end())
+            raise errors.TaskUnavailable(self._how_to_resume(self._cluster.chief))
+        if status == 0 and _EVALUATOR in self._tasks:
             self._show_best()
-            status = evaluator.process.returncode
+            status = self._tasks[_EVALUATOR].child.status
             return status if status >= 0 else errors.TaskUnavailable.exit_status
-        return chief.process.returncode
+        return status
 
     def _show_best(self) -> None:
         """Tells what the evaluator has found, if that was its task."""
@@ -284,10 +332,10 @@ class _Launcher:
                 f"{best['global_step']}: {best['checkpoint']}"
             )
 
-    def _how_to_resume(self, lost: Child) -> str:
+    def _how_to_resume(self, task: Task) -> str:
         folder = self._config.model_dir
         saved = glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
-        return f"The run stopped, because {lost.task} was lost." + (
+        return f"The run stopped, because {task} was lost." + (
             f" The same command with --model_dir={folder} goes on from the last "
             "checkpoint."
             if saved
@@ -295,8 +343,35 @@ class _Launcher:
         )
 
     def _write_tasks(self) -> None:
+        """Keeps tasks.json (docs/flags.md) current."""
+        tasks = [self._entry(task) for task in self._tasks]
+        if tasks == self._written:
+            return
+        self._written = tasks
         path = os.path.join(self._config.model_dir, "tasks.json")
-        tasks = [child.entry() for child in self._children.values()]
         with open(path + ".tmp", "w") as file:
             json.dump({"tasks": tasks}, file, indent=1)
         os.replace(path + ".tmp", path)
+
+    def _entry(self, task: Task) -> dict:
+        supervised = self._tasks[task]
+        status = supervised.child.poll()
+        if supervised.is_pausing:
+            state = "restarting"
+        elif status is None:
+            is_up = self._has_listened.get(task) is supervised.child
+            state = "running" if is_up else "starting"
+        else:
+            is_chief = task == self._cluster.chief
+            well = not is_chief and self._leaves_well(task, supervised.child)
+            well = well or status == 0 or self._is_stopping
+            state = "exited" if well else "failed"
+        return {
+            "task": str(task),
+            "pid": supervised.child.process.pid,
+            "address": self._cluster.address(task),
+            "log": model_dir.log_path(self._config.model_dir, task),
+            "restarts": len(supervised.restarts),
+            "state": state,
+            "exit_status": status,
+        }

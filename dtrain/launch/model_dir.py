@@ -2,6 +2,7 @@
 
 import datetime
 import fcntl
+import glob
 import json
 import os
 import socket
@@ -39,6 +40,14 @@ def check(path: str) -> None:
             f"--model_dir={path} has one of [ ] * ?, which TensorFlow takes for a "
             "pattern when it looks for checkpoints. Give a name without them."
         )
+
+
+def newest_step(model_dir: str | None) -> int:
+    """Returns the step of the newest checkpoint; -1 if there is none."""
+    pattern = os.path.join(glob.escape(model_dir or ""), "ckpt-*.index")
+    names = [os.path.basename(path) for path in glob.glob(pattern)]
+    steps = [name.removeprefix("ckpt-").removesuffix(".index") for name in names]
+    return max((int(step) for step in steps if step.isdecimal()), default=-1)
 
 
 def log_path(model_dir: str, task: Task) -> str:

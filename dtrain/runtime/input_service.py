@@ -120,10 +120,10 @@ class InputService:
         calls.answer(FAILURE, self._answer_failure)
         calls.answer(PAUSE, self._answer_pause)
 
-    def _answer_open(self, order: bytes) -> bytes:
+    def _answer_open(self, order: bytes, pipeline: int) -> bytes:
         """Returns a pickled `Opened`."""
         try:
-            feed, share = self._open(order.decode())
+            feed, share = self._open(order.decode(), int(pipeline))
             answer = Opened(feed.outline(share))
         except errors.DtrainError as error:
             answer = Opened(status=error.exit_status, message=str(error))
@@ -134,7 +134,7 @@ class InputService:
             self._console.log(answer.message)
         return pickle.dumps(answer)
 
-    def _answer_start(self, order: bytes, taken: int) -> bytes:
+    def _answer_start(self, order: bytes, taken: int, pipeline: int) -> bytes:
         """Returns where this worker's batches are: "host:port id".
 
         A worker that was started again is told here for the first time.
@@ -142,10 +142,11 @@ class InputService:
         Args:
             order: as JSON.
             taken: batches that steps of this run have taken from this worker.
+            pipeline: which of the run's workers this is; a lost one may be missing.
         """
         is_back = self._opened is None and taken
         try:
-            feed, share = self._open(order.decode())
+            feed, share = self._open(order.decode(), int(pipeline))
             place = Order.from_json(order.decode()).place
             share = share.at(place)
             if feed.deals and share.sharding == "dynamic" and place.batches:
@@ -173,7 +174,7 @@ class InputService:
         time.sleep(_PAUSE_SECONDS)
         return b""
 
-    def _open(self, order: str) -> tuple[Feed, Share]:
+    def _open(self, order: str, pipeline: int) -> tuple[Feed, Share]:
         """Returns the data that an order asks for, opened once."""
         with self._lock:
             known = Order.from_json(order)
@@ -187,7 +188,7 @@ class InputService:
                 name = own if own.endswith(".pickle") else config.experiment
                 function = self._function or experiment.find(name)
                 what, config = experiment.build(function, config)
-                share = Share(pipeline=self._index, **known.share)
+                share = Share(pipeline=pipeline, **known.share)
                 feed = Feed(what.train_data, share, config.batch_size)
                 self._opened = _Data(key, what.train_data, config, share, feed)
             return self._opened.feed, self._opened.share

@@ -12,33 +12,6 @@ _SECONDS_BETWEEN_LINES = 10.0
 _POLL_SECONDS = 0.1
 
 
-def wait_for_servers(
-    cluster: Cluster,
-    timeout: float,
-    console: Console,
-    check: Callable[[], None] | None = None,
-    now: Callable[[], float] = time.monotonic,
-) -> None:
-    """Returns when every ps and worker accepts connections.
-
-    Args:
-        cluster: whose ps and worker tasks to look for.
-        timeout: seconds to wait for all of them.
-        console: every 10 s one line names who is missing.
-        check: called while waiting; raises what should end the wait.
-        now: the clock, in seconds.
-
-    Raises:
-        TaskUnavailable: some are still missing after `timeout`.
-    """
-
-    def missing() -> list[Task]:
-        answering = find_servers(cluster)
-        return [task for task in cluster.servers() if task not in answering]
-
-    wait_for(missing, cluster, timeout, console, check, now)
-
-
 def wait_for(
     missing: Callable[[], list[Task]],
     cluster: Cluster,
@@ -58,7 +31,7 @@ def wait_for(
         now: the clock, in seconds.
 
     Raises:
-        TaskUnavailable: some are still missing after `timeout`.
+        GivenUp: some are still missing after `timeout`.
     """
     wait = Wait(cluster, timeout, console, now)
     while tasks := missing():
@@ -104,11 +77,11 @@ class Wait:
             grace: seconds beyond the time-out, for somebody else to decide.
 
         Raises:
-            TaskUnavailable: they are missing for too long.
+            GivenUp: they are missing for too long.
         """
         names = ", ".join(f"{t} ({self._cluster.address(t)})" for t in missing)
         if self._now() - self._started >= self._timeout + grace:
-            raise errors.TaskUnavailable(
+            raise errors.GivenUp(
                 f"No answer from {names} within --startup_timeout={self._timeout:g} s. "
                 f"{hint}Start these tasks with the same host lists; see that the "
                 "addresses are right and that no firewall is in between."
@@ -168,22 +141,6 @@ class Lookout:
                 f"any more ({', '.join(addresses)}). Start the run again: it goes on "
                 "from the last checkpoint, if there is one."
             )
-
-
-def find_servers(cluster: Cluster, patience: float = 0.0) -> list[Task]:
-    """Returns the ps and workers that accept connections.
-
-    Args:
-        cluster: whose servers to look for.
-        patience: seconds for all of them to appear.
-    """
-    deadline = time.monotonic() + patience
-    while True:
-        servers = cluster.servers()
-        found = [task for task in servers if accepts(cluster.address(task))]
-        if len(found) == len(servers) or time.monotonic() >= deadline:
-            return found
-        time.sleep(_POLL_SECONDS)
 
 
 def accepts(address: str) -> bool:

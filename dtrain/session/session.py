@@ -118,7 +118,11 @@ class Session:
         self._signals.at_once = False
         try:
             self._call("on_start")
-            self._train()
+            try:
+                self._train()
+            except errors.TasksLost:
+                self._save_without_them()
+                raise
             if self._signals.received:
                 self._interrupt()
             self._call("on_end")
@@ -211,6 +215,13 @@ class Session:
             self.save()
         self.console.line(f"Saved {self.checkpoint} before stopping.")
         raise error
+
+    def _save_without_them(self) -> None:
+        """Saves what is done, though the steps of lost workers never will be."""
+        self.is_quiet = True
+        if not self.is_saved:
+            self.save()
+        self.console.line(f"Saved {self.checkpoint} before going on.")
 
     def _restore(self) -> str | None:
         """Takes over the newest checkpoint of the model directory, if there is one.

@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -20,15 +20,17 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from dtrain import errors
-from dtrain.cluster.spec import Cluster
+from dtrain.cluster.spec import Cluster, Task
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
 from dtrain.runtime import calls, profiling
 from dtrain.runtime.input_service import PAUSE
+from dtrain.runtime.watch import Watch
 from dtrain.strategies import failures, packing, parts
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.balance import Balance, Call
 from dtrain.strategies.common import CommonTrainer
+from dtrain.strategies.gates import Gates
 from dtrain.strategies.placement import PlacementBySize
 from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.worker_inputs import WorkerInputs
@@ -36,6 +38,9 @@ from dtrain.strategies.worker_inputs import WorkerInputs
 # One running and one waiting closure keep a worker busy.
 _CLOSURES_PER_WORKER = 2
 _CHECK_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+_DRAIN_SECONDS = 10.0  # for closures of other workers, when one is lost
+_LEFT = 143  # the exit status of a worker that was asked to leave
 # How stale updates are, in single updates, up to several times what is usual.
 _LEAST_BINS = 32
 _BINS_PER_WORKER = 8
@@ -50,6 +55,8 @@ class PsTrainer(CommonTrainer):
         cluster: with a chief, which is this process.
         check: called about once a second while waiting for workers, with those that
             all others wait for, if there are such; raises what should end the wait.
+        watch: keeps in touch with the tasks.
+        workers: what the watch knows the cluster's workers as.
     """
 
     def __init__(
@@ -58,14 +65,20 @@ class PsTrainer(CommonTrainer):
         config: RunConfig,
         cluster: Cluster,
         check: Callable[..., None],
+        watch: Watch,
+        workers: Sequence[Task],
     ):
         self.is_synchronous = False
         self.replicas = cluster.num_workers
         self.worker_steps = [0] * cluster.num_workers
         self._check = check
+        self._watch = watch
+        self._workers = workers
+        self._left: dict[Task, str | None] = {}  # who has, and as which process
         self._servers = cluster.servers()
         strategy = _connect(cluster)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._gates = Gates(self._coordinator)
 
         self._inputs = WorkerInputs(config, cluster, check)
         keras.utils.set_random_seed(config.seed)
@@ -102,7 +115,7 @@ class PsTrainer(CommonTrainer):
             )
         # Which workers have come to the end of their data.
         self._has_ended = [False] * cluster.num_workers
-        self._checked = 0.0  # when it was last seen that the others answer
+        self._checked = self._looked = 0.0  # when it was last seen who answers
 
         packed = self._pack(strategy.run)
 
@@ -138,6 +151,7 @@ class PsTrainer(CommonTrainer):
 
     def train(self, num_steps: int) -> None:
         self._collect(room_for=1)
+        self._look()
         if self.is_over:
             return
         with self._explained():
@@ -196,13 +210,58 @@ class PsTrainer(CommonTrainer):
                     self._check_unended()
             if len(self._under_way) + room_for <= self._num_lanes:
                 return
-            done, _ = concurrent.futures.wait(
+            self._look()
+            concurrent.futures.wait(
                 self._under_way,
                 timeout=_CHECK_SECONDS,
                 return_when=concurrent.futures.FIRST_COMPLETED,
             )
-            if not done:
-                self._check()
+
+    def _look(self) -> None:
+        """Sees, now and then, that all others are there, or may leave.
+
+        Raises:
+            TasksLost: some are lost, and nothing of the others is under way.
+            TaskUnavailable: the run cannot go on like this.
+        """
+        if time.monotonic() - self._looked < _CHECK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            self._check()
+        except errors.TasksLost as error:
+            self._drain(len(error.tasks))
+            raise
+        self._let_leave()
+
+    def _drain(self, num_lost: int) -> None:
+        """Waits for what is under way but on lost workers; then counts."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while time.monotonic() < deadline:
+            if sum(not future.done() for future in self._under_way) <= num_lost:
+                break
+            time.sleep(_POLL_SECONDS)
+        self.global_step = int(self._counter.numpy())
+
+    def _let_leave(self) -> None:
+        """Lets workers go that were asked to leave, and takes in who came instead.
+
+        Raises:
+            TaskUnavailable: a ps was asked to leave.
+        """
+        leaving = self._watch.leaving()
+        for task in leaving:
+            if task.type == "ps":
+                raise errors.TasksLost(f"{task} was asked to leave.", [task])
+            boot = self._watch.boot(task)
+            is_idle = self._gates.close(self._workers.index(task))
+            if is_idle and self._left.get(task) != boot:
+                self._left[task] = boot
+                self._watch.tell(task, _LEFT)
+        for task, boot in list(self._left.items()):
+            if self._watch.boot(task) != boot:
+                del self._left[task]
+                self._gates.open(self._workers.index(task))
 
     def _check_unended(self) -> None:
         """Sees, now and then, that somebody is left to bring the data to its end."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from dtrain import errors
@@ -86,7 +87,7 @@ class WorkerInputs:
         def open_batches():
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
             own = taken.sparse_read(worker)
-            answer = calls.call(START, tf.constant(order), own)
+            answer = calls.call(START, tf.constant(order), own, worker)
             parts = tf.strings.split(answer, " ")
             spec = tf.TensorSpec([], tf.int64), self.outline.spec
             # On the CPU of this worker: "CPU:0" alone would be the chief's.
@@ -143,7 +144,7 @@ class WorkerInputs:
         order = self._order.to_json()
         pool = concurrent.futures.ThreadPoolExecutor(self._num_workers)
         answers = [
-            pool.submit(self._ask, index, OPEN, order)
+            pool.submit(self._ask, index, OPEN, order, np.int64(index))
             for index in range(self._num_workers)
         ]
         pool.shutdown(wait=False)
