@@ -31,6 +31,7 @@ _PORT_TRIES = 5
 _LEAVE_SECONDS = 3.0  # for servers, once the chief is gone
 _SAVE_SECONDS = 60.0  # for the chief, when another task is lost for good
 _NOTICE_SECONDS = 2.0  # for the chief to end by itself when another task has
+_TELL_SECONDS = 20.0  # for the chief to tell all servers, when one has left
 
 _EVALUATOR = Task("evaluator")
 
@@ -243,7 +244,7 @@ class _Launcher:
             if task == self._cluster.chief or not supervised.has_ended:
                 continue
             lost = supervised.child
-            if self._leaves_well(task, lost) or lost is self._lost:
+            if lost is self._lost or self._may_leave(task, lost):
                 continue
             if task == _EVALUATOR:
                 self._lost = lost
@@ -251,8 +252,9 @@ class _Launcher:
                     f"{lost.describe_end()}\nTraining goes on without it."
                 )
                 continue
-            # The chief may be about to end for the same reason.
-            if chief.child.wait(_NOTICE_SECONDS):
+            # The chief may be about to end, for the same reason or as the cause.
+            known = lost.is_over or lost.status in child.STATUSES
+            if chief.child.wait(_TELL_SECONDS if known else _NOTICE_SECONDS):
                 return
             self._console.error(lost.describe_end())
             if not self._is_stopping:
@@ -262,13 +264,18 @@ class _Launcher:
             raise errors.TaskUnavailable(self._how_to_resume(task))
 
     def _leaves_well(self, task: Task, process: Child) -> bool:
-        """Returns whether a task other than the chief has ended as it was told."""
+        """Returns whether a task other than the chief has ended in order."""
+        chief = self._tasks[self._cluster.chief].child
+        told = process.is_over or process.status == chief.poll()
+        return told or self._may_leave(task, process)
+
+    def _may_leave(self, task: Task, process: Child) -> bool:
+        """Returns whether a task that has ended was free to do so."""
         if task == _EVALUATOR:
-            chief = self._tasks[self._cluster.chief].child
-            return process.status in (0, chief.status) or self._is_stopping
+            return process.status == 0 or self._is_stopping
         # A worker of an asynchronous run may leave when it is asked to.
         is_free = self._config.strategy != "sync" and task.type == "worker"
-        return process.is_over or (is_free and process.status in child.ASKED)
+        return is_free and process.status in child.ASKED
 
     def _wait_for_evaluator(self, chief: Supervised) -> None:
         """Lets it evaluate the last checkpoint, if all went well."""

@@ -251,7 +251,11 @@ class Meeting:
         message = failure.message
         if failure.task != str(self._task):
             message = f"{failure.task} ended the run: {message}"
-        raise errors.from_status(failure.status, message) from cause
+        # Who has lost a task is about to start again, as this one has to.
+        error = errors.TaskUnavailable(message)
+        if failure.status != error.exit_status:
+            error = errors.from_status(failure.status, message)
+        raise error from cause
 
 
 def _name(setting: str, value: Any) -> str:
