@@ -256,6 +256,7 @@ class _Post:
         self._me = me
         self._now = now
         self._problem = "was not looked at yet"
+        self._answers = False
         self._heard = now()
         self._first_boot: str | None = None  # of the process that training began with
         self._foreign: tuple[Any, float] | None = None  # another chief's, since when
@@ -309,13 +310,13 @@ class _Post:
                 if not self.is_over:
                     self._look()
             self.is_seen = True
-            time.sleep(self._me["every"] if self.is_ready else _POLL_SECONDS)
+            # One that does not answer is asked again at once.
+            time.sleep(self._me["every"] if self._answers else _POLL_SECONDS)
 
     def _look(self) -> None:
+        self._answers = False
         beat = {"do": mailbox.BEAT, "chief": self._me} if self.is_ready else None
         try:
-            if not self.is_ready:
-                contact.probe(self._address)
             shown = self._contact.exchange(beat, max(2.0, self._me["every"]))
         except contact.Unreachable as error:
             self._problem = str(error)
@@ -324,6 +325,7 @@ class _Post:
         if fault is not None:
             self._problem = fault
         elif self.is_ready or self._take(shown):
+            self._answers = True
             self._heard = self._now()
             self.boot = shown["boot"]
             self._first_boot = self._first_boot or self.boot
