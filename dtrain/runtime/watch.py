@@ -6,6 +6,7 @@ longer than the time-out is lost, though its connection may look alive for a qua
 an hour more. The task's side is in `leash.py`.
 """
 
+import faulthandler
 import os
 import socket
 import threading
@@ -26,7 +27,8 @@ BEATS = 10  # in one heartbeat time-out
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LINES = 10.0
 _TELL_SECONDS = 5.0
-_STUCK_SECONDS = 8.0
+_STUCK_SECONDS = 8.0  # for the main thread to hear of a loss
+_END_SECONDS = 120.0  # for it to save what there is, and to start again
 
 
 def jobs_of(cluster: Cluster) -> dict[str, list[str]]:
@@ -85,16 +87,12 @@ class Watch:
         wanted = {"cluster": jobs_of(cluster), "strategy": strategy}
         self._posts = [_Post(t, cluster.address(t), wanted, me, now) for t in tasks]
         self.is_handled = False  # somebody deals with a loss already
+        self._is_over = False
 
     def start(self) -> None:
         """Begins to look."""
         for post in self._posts:
             post.start()
-
-    def stop(self) -> None:
-        """Ends the heartbeat; what is under way ends by itself."""
-        for post in self._posts:
-            post.is_over = True
 
     def wait(
         self,
@@ -158,22 +156,27 @@ class Watch:
     def watch_over(self, start_again: Callable[[errors.TaskUnavailable], None]) -> None:
         """From now on, ends this life if the main thread cannot.
 
-        It may be waiting, inside TensorFlow, for the very task that is lost.
+        It may be waiting, inside TensorFlow, for the very task that is lost. If it does
+        so with Python locked, no other thread can act either, and no task hears of this
+        one: then the process ends, for its supervisor to start it again.
 
         Args:
             start_again: called with the loss.
         """
 
         def look() -> None:
-            since = None
-            while not self.is_handled:
+            since = (
+                None  # when a loss was seen that nobody deals with, or not to an end
+            )
+            while not self._is_over:
+                faulthandler.dump_traceback_later(self._timeout, exit=True)
                 time.sleep(_POLL_SECONDS)
                 lost = [post for post in self._posts if post.is_lost(self._timeout)]
                 since = (since or self._now()) if lost else None
-                if since is not None and self._now() - since > _STUCK_SECONDS:
-                    if not self.is_handled:
-                        self.is_handled = True
-                        start_again(_describe_loss(lost, self._timeout))
+                patience = _END_SECONDS if self.is_handled else _STUCK_SECONDS
+                if since is not None and self._now() - since > patience:
+                    start_again(_describe_loss(lost, self._timeout))
+            faulthandler.cancel_dump_traceback_later()
 
         threading.Thread(target=look, daemon=True).start()
 
@@ -204,7 +207,7 @@ class Watch:
         Returns:
             Those that could not be told.
         """
-        self.is_handled = True
+        self.is_handled = self._is_over = True
         told: set[Task] = set()
 
         def tell(post: _Post) -> None:

@@ -150,7 +150,8 @@ class Checkpoints:
         draft = os.path.join(self._folder, f"{_DRAFT}{step}")
         try:
             os.makedirs(draft, exist_ok=True)
-            self._checkpoint.write(os.path.join(draft, "ckpt"), self._options)
+            with _without_functions():
+                self._checkpoint.write(os.path.join(draft, "ckpt"), self._options)
             self._rename(draft, path)
             self._times[path] = self._now()
             leaving = self._choose_leaving(path)
@@ -307,6 +308,21 @@ class Checkpoints:
             f"{errors.tidy(str(error))} {there} Make room, and start the same "
             "command again."
         )
+
+
+@contextlib.contextmanager
+def _without_functions() -> Iterator[None]:
+    """Runs TensorFlow's own functions as Python, operation by operation.
+
+    A function that is traced is sent to every worker first, and the caller waits for
+    all of them, with Python locked: for a quarter of an hour, if one is cut off. Saving
+    would trace one each time.
+    """
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def _files(path: str) -> list[str]:

@@ -94,7 +94,10 @@ class SummaryWriter(Callback):
         self._close()
 
     def on_error(self, session, error):
-        self._close()
+        # No operation that is new to TensorFlow: it would be sent to every task, and
+        # one of them may be lost.
+        self._train.flush()
+        self._eval.flush()
 
     def _tell_what_is_run(self, session) -> None:
         config = session.config
@@ -102,6 +105,7 @@ class SummaryWriter(Callback):
         if self._cluster:
             texts["run/cluster"] = "\n".join(f"- {line}" for line in self._cluster)
         self._train.texts(session.step, texts)
+        self._train.flush()
         names = ["loss", *session.trainer.metric_names]
         group = "eval" if self._has_evaluation else "train"
         rate = session.trainer.learning_rate(config.warmup_steps)
