@@ -265,7 +265,14 @@ def _meet(
 
     meeting.check_unused()
     _check_port(cluster, task)
-    return meeting.Meeting(cluster, task, config.startup_timeout, console, signals)
+    return meeting.Meeting(
+        cluster,
+        task,
+        config.startup_timeout,
+        config.heartbeat_timeout,
+        console,
+        signals,
+    )
 
 
 def _watch_servers(cluster: Cluster, config: RunConfig, own: Life) -> Watch:

@@ -7,6 +7,7 @@ by a small all-reduce to which the others add nothing but what they want heard.
 import concurrent.futures
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ _FIRST_CAUSE_SECONDS = 2.0  # for a failing task's note to arrive
 _PART_SECONDS = 10.0
 _PART_FROM_LOST_SECONDS = 2.0  # who does not answer keeps nobody
 _PATIENCE_SECONDS = 1.0
+_TELL_SECONDS = 3.0
 
 _has_met: list[Task] = []  # in this process, as which task
 
@@ -40,6 +42,7 @@ class Meeting:
         cluster: chief and workers, nobody else.
         task: which of them this process is.
         timeout: seconds to wait for all of them.
+        heartbeat_timeout: seconds of silence after which a task is lost.
         console: for lines that name who is missing.
         signals: what this task has been asked; the chief gets the others' too.
 
@@ -57,6 +60,7 @@ class Meeting:
         cluster: Cluster,
         task: Task,
         timeout: float,
+        heartbeat_timeout: float,
         console: Console,
         signals: Signals,
     ):
@@ -71,6 +75,7 @@ class Meeting:
         self._asked_at: float | None = None  # to stop, seen here first
         self._said = False  # that it was heard
         self._is_clean = True  # nothing has failed while all had to act together
+        _choose_heartbeat(cluster, heartbeat_timeout)
         strategy = _connect(cluster, task, timeout, console)
         signals.take_back()
         self.group = Group(strategy, tasks.index(task), len(tasks))
@@ -182,7 +187,7 @@ class Meeting:
             failure: why it leaves before its time; `None` if all is in order.
         """
         if failure is not None or not self._is_clean:
-            self._notes.fail(status, failure or "")
+            _in_time(self._notes.fail, status, failure or "")
         elif self.is_chief:
             self.order(LEAVE, status)
         self._notes.close()
@@ -191,10 +196,7 @@ class Meeting:
             in_haste = failure is not None and len(self._signals.received) > 1
             self._see_off(0.0 if in_haste else seconds)
         else:
-            try:
-                self._notes.write("left", "")
-            except tf.errors.OpError:
-                return  # the chief is gone already
+            _in_time(self._notes.write, "left", "")
 
     def _see_off(self, seconds: float) -> None:
         """Waits until the others have left: the notes are kept in this process."""
@@ -258,6 +260,23 @@ class Meeting:
         raise error from cause
 
 
+def _in_time(function: Callable, *args) -> None:
+    """Tells the others something, unless they cannot be reached.
+
+    The chief, who keeps the notes, may be cut off, and TensorFlow waits for it.
+    """
+
+    def tell() -> None:
+        try:
+            function(*args)
+        except tf.errors.OpError:
+            return  # the chief is gone already
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    thread.join(_TELL_SECONDS)
+
+
 def _name(setting: str, value: Any) -> str:
     return f"no {setting}" if value is None else f"{setting}={value}"
 
@@ -287,6 +306,25 @@ def check_unused() -> None:
             "to others only before that. Let training be the first that uses it: make "
             "no tensor or model before it, or where a module is imported."
         )
+
+
+def _choose_heartbeat(cluster: Cluster, timeout: float) -> None:
+    """Has TensorFlow's coordination service notice who is silent for so long.
+
+    `MultiWorkerMirroredStrategy` would configure it in the same way, but for that.
+    """
+    jobs = [
+        context.coordination_config_pb2.CoordinatedJob(name=job, num_tasks=count)
+        for job, count in cluster.sizes().items()
+    ]
+    chief = cluster.chief
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{chief.type}/replica:0/task:{chief.index}",
+        # Less what it takes until the tasks hear of it, and have asked for the cause.
+        heartbeat_timeout_in_ms=int(timeout * 900),
+        coordinated_jobs=jobs,
+    )
 
 
 def _connect(
