@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 import keras
 
 from dtrain import errors, experiment, version
-from dtrain.cluster.spec import Cluster, Task
+from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.config import RunConfig
 from dtrain.console import Console
 from dtrain.launch import life as life_lib
-from dtrain.launch import model_dir, record
+from dtrain.launch import model_dir, ports, record
+from dtrain.launch.history import History
 from dtrain.launch.life import Life
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight
@@ -27,6 +28,7 @@ from dtrain.session.callbacks.export import Exporter
 from dtrain.session.callbacks.nan import NanStopper
 from dtrain.session.callbacks.profiler import Profiler
 from dtrain.session.callbacks.progress import ProgressDisplay
+from dtrain.session.callbacks.restarts import RestartNoter
 from dtrain.session.callbacks.stop import StopFile
 from dtrain.session.callbacks.summary import SummaryWriter
 from dtrain.session.callbacks.workers import WorkerLines
@@ -123,7 +125,14 @@ def lead(
         has_evaluation = what.eval_data is not None
         callbacks = _make_callbacks(config, best, lines, has_evaluation)
         callbacks += own_callbacks
-        session = Session(trainer, config, callbacks, console, signals)
+        others = watch or meeting
+
+        def find_restarts() -> list:
+            return [*own.restarts, *(others.restarts() if others else [])]
+
+        callbacks.insert(0, RestartNoter(find_restarts, own.is_child))
+        history = History(config.model_dir, own.run)
+        session = Session(trainer, config, callbacks, console, signals, history)
         record.begin(config.model_dir, config)  # it fits what is there
         result = session.run()
     _show_result(result, config, console)
@@ -243,7 +252,18 @@ def _describe_cluster(
         for task in cluster.tasks():
             own = " (this process)" * (task == cluster.chief)
             lines.append(f"{task} on {cluster.address(task)}{own}")
+        public = [t for t in cluster.tasks() if _is_public(cluster.address(t))]
+        if public:
+            lines.append(
+                f"Warning: {', '.join(map(str, public))} has a public address. Whoever "
+                "reaches its port can run code there: put a firewall in front "
+                "(docs/failures.md)"
+            )
     return [*lines, *trainer.description]
+
+
+def _is_public(address: str) -> bool:
+    return ports.is_public(split_address(address)[0])
 
 
 def _show_banner(

@@ -151,7 +151,7 @@ def lead(
         ending = stack.enter_context(_Ending(config, own, console, signals))
         environment.prepare(cluster)
         if cluster is not None and meets(config):
-            ending.meeting = _meet(config, source, console, signals)
+            ending.meeting = _meet(config, source, own, console, signals)
         from dtrain import chief
 
         watch = None
@@ -234,7 +234,7 @@ def follow(
 ) -> int:
     """Trains in step with the chief; returns its exit status."""
     with _Ending(config, own, console, signals) as ending:
-        ending.meeting = _meet(config, source, console, signals)
+        ending.meeting = _meet(config, source, own, console, signals)
         from dtrain import worker
 
         console.line(f"{source.task} trains with {source.cluster.chief}, the chief.")
@@ -247,7 +247,11 @@ def follow(
 
 
 def _meet(
-    config: RunConfig, source: sources.Source, console: Console, signals: Signals
+    config: RunConfig,
+    source: sources.Source,
+    own: Life,
+    console: Console,
+    signals: Signals,
 ) -> Meeting:
     """Waits until all tasks are there; returns what they act together through.
 
@@ -270,6 +274,7 @@ def _meet(
         task,
         config.startup_timeout,
         config.heartbeat_timeout,
+        own.restarts,
         console,
         signals,
     )

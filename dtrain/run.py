@@ -12,7 +12,7 @@ from dtrain.cluster import sources
 from dtrain.cluster.spec import Task
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import gpus, life, model_dir, record, supervise
+from dtrain.launch import gpus, life, model_dir, private_network, record, supervise
 from dtrain.launch.life import Life
 from dtrain.launch.signals import Signals
 
@@ -123,13 +123,15 @@ def run_command(config: RunConfig, own: Life) -> int:
         console.line(f"{again} It starts again.")
         life.start_again(again.life)
     except errors.DtrainError as error:
-        console.error(f"dtrain: {error}")
+        text = f"dtrain: {error}"
+        console.error(text + private_network.hint(text))
         if error.__cause__ is not None:
             console.log("".join(traceback.format_exception(error.__cause__)))
         return error.exit_status + over * isinstance(error, errors.GivenUp)
     except Exception as error:
         # Not one of ours, so most likely the user's model, loss or data.
-        console.error(f"dtrain: failed: {errors.describe(error)}.{console.where()}")
+        text = f"dtrain: failed: {errors.describe(error)}."
+        console.error(text + private_network.hint(text) + console.where())
         console.log("".join(traceback.format_exception(error)))
         return errors.TrainingFailed.exit_status
 

@@ -1,5 +1,6 @@
 """Ports of this machine: which are free, and who holds one."""
 
+import ipaddress
 import socket
 
 import psutil
@@ -49,6 +50,15 @@ def listens(pid: int, port: int) -> bool:
     except psutil.Error:
         return False
     return any(_is_listening(connection, port) for connection in connections)
+
+
+def is_public(host: str) -> bool:
+    """Returns whether a host's address is one of the internet's."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:  # who cannot be looked up, by whatever name, is not
+        return False
+    return any(ipaddress.ip_address(entry[4][0]).is_global for entry in found)
 
 
 def _listener(port: int) -> int | None:

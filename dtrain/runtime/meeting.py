@@ -9,7 +9,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -44,6 +44,7 @@ class Meeting:
         timeout: seconds to wait for all of them.
         heartbeat_timeout: seconds of silence after which a task is lost.
         console: for lines that name who is missing.
+        restarts: what this task's supervisor has noted of its restarts.
         signals: what this task has been asked; the chief gets the others' too.
 
     Attributes:
@@ -61,9 +62,11 @@ class Meeting:
         task: Task,
         timeout: float,
         heartbeat_timeout: float,
+        restarts: Sequence[Mapping[str, Any]],
         console: Console,
         signals: Signals,
     ):
+        self._restarts = list(restarts)
         self.tasks = tasks = cluster.tasks()
         self.is_chief = task == cluster.chief
         self._task = task
@@ -95,6 +98,7 @@ class Meeting:
             TaskUnavailable: a task did not get ready in time.
         """
         if not self.is_chief:
+            self._notes.write("restarts", json.dumps(self._restarts))
             self._notes.write("settings", json.dumps(settings))
             return
         settings, unready = json.loads(json.dumps(settings)), self._others()
@@ -115,6 +119,7 @@ class Meeting:
             if text is None:
                 continue
             unready.remove(task)
+            self._restarts += json.loads(self._notes.read("restarts", task) or "[]")
             for name, theirs in json.loads(text).items():
                 if theirs != settings[name]:
                     raise errors.UsageError(
@@ -135,6 +140,10 @@ class Meeting:
             if self._notes.wait_for_failure(_FIRST_CAUSE_SECONDS) is not None:
                 self._raise_failure()
             raise errors.TaskUnavailable(_describe_loss(silent))
+
+    def restarts(self) -> list[Mapping[str, Any]]:
+        """On the chief: returns what supervisors have noted of the tasks' restarts."""
+        return self._restarts
 
     def order(self, code: int, number: int = 0) -> None:
         """On the chief: says what all tasks do next."""

@@ -117,6 +117,7 @@ class Watch:
         """
         started = said = self._now()
         while True:
+            self._check_posts()
             missing = [post for post in self._posts if not post.is_ready]
             needed = [post for post in missing if post.task not in optional]
             if not needed and all(post.is_seen for post in missing):
@@ -147,11 +148,17 @@ class Watch:
             TaskUnavailable: another task is lost, or was started again, and what it
                 held with it.
         """
+        self._check_posts()
         lost = [post for post in self._posts if post.is_lost(self._timeout)]
         if not lost:
             return
         self.is_handled = True
         raise _describe_loss(lost, self._timeout)
+
+    def _check_posts(self) -> None:
+        for post in self._posts:
+            if post.failure is not None:
+                raise post.failure
 
     def watch_over(self, start_again: Callable[[errors.TaskUnavailable], None]) -> None:
         """From now on, ends this life if the main thread cannot.
@@ -240,6 +247,7 @@ class _Post:
         is_over: it is not watched any more.
         boot: names its process; `None` if it has never been reached.
         restarts: what its supervisor has noted.
+        failure: why it is not watched any more, though it should be.
     """
 
     def __init__(
@@ -254,6 +262,7 @@ class _Post:
         self.is_seen = self.is_ready = self.is_leaving = self.is_over = False
         self.boot: str | None = None
         self.restarts: list[dict[str, Any]] = []
+        self.failure: Exception | None = None
         self._address = address
         self._wanted = {**wanted, "task": str(task)}
         self._me = me
@@ -308,6 +317,12 @@ class _Post:
             return True
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # a flaw: whoever relies on this has to know
+            self.failure = error
+
+    def _watch(self) -> None:
         while not self.is_over:
             with self._lock:
                 if not self.is_over:
@@ -321,19 +336,18 @@ class _Post:
         beat = {"do": mailbox.BEAT, "chief": self._me} if self.is_ready else None
         try:
             shown = self._contact.exchange(beat, max(2.0, self._me["every"]))
+            fault = self._find_fault(shown)
+            if fault is not None:
+                self._problem = fault
+            elif self.is_ready or self._take(shown):
+                self._answers = True
+                self._heard = self._now()
+                self.boot = shown["boot"]
+                self._first_boot = self._first_boot or self.boot
+                self.restarts = shown["restarts"]
+                self.is_leaving = shown["is_leaving"]
         except contact.Unreachable as error:
             self._problem = str(error)
-            return
-        fault = self._find_fault(shown)
-        if fault is not None:
-            self._problem = fault
-        elif self.is_ready or self._take(shown):
-            self._answers = True
-            self._heard = self._now()
-            self.boot = shown["boot"]
-            self._first_boot = self._first_boot or self.boot
-            self.restarts = shown["restarts"]
-            self.is_leaving = shown["is_leaving"]
 
     def _find_fault(self, shown: dict[str, Any]) -> str | None:
         """Returns why this is not the task that is looked for."""

@@ -7,6 +7,7 @@ import importlib.metadata
 import numbers
 import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import tensorflow as tf
 from dtrain import errors, experiment, version
 from dtrain.config import RunConfig
 from dtrain.console import Console
+from dtrain.launch.history import History
 from dtrain.launch.signals import Signals
 from dtrain.session import weights
 from dtrain.session.callbacks.base import Callback
@@ -34,6 +36,7 @@ class Session:
         callbacks: called in this order.
         console: for lines.
         signals: noted ones stop the run after a checkpoint.
+        history: of the run; this command's own if not given.
         now: the clock, in seconds.
 
     Attributes:
@@ -46,6 +49,7 @@ class Session:
         checkpoint: path of the last checkpoint; `None` before the first.
         stopped: why training has ended before its last step; `None` if it has not.
         extras: what callbacks add to the result file, by key.
+        history: what all lives of this run's chief share.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Session:
         callbacks: Sequence[Callback],
         console: Console,
         signals: Signals,
+        history: History | None = None,
         now: Callable[[], float] = time.monotonic,
     ):
         self.trainer = trainer
@@ -80,7 +85,9 @@ class Session:
             console,
         )
         self.checkpoint = self._restore()
-        self._first_step = self.step
+        self.history = history or History(config.model_dir, uuid.uuid4().hex)
+        self.history.begin(self.step)
+        self._repeated_before = self.history.repeated_steps
         # What the trainer was asked for; `step`, what is done, may lag behind.
         self._asked = self.step
 
@@ -173,6 +180,7 @@ class Session:
         with self._stopwatch.paused():
             self.trainer.before_save()
             self.checkpoint = self._checkpoints.save(self.step)
+            self.history.save(self._repeated_steps())
         self._call("on_save", self.checkpoint)
         return self.checkpoint
 
@@ -267,6 +275,9 @@ class Session:
                 name = type(callback).__name__
                 self.console.error(f"{name}.on_error: {errors.describe(another)}")
 
+    def _repeated_steps(self) -> int:
+        return self._repeated_before + self.step - self._asked
+
     def _describe_scale(self) -> dict[str, int]:
         scale = self.trainer.loss_scale
         return {} if scale is None else {"skipped_updates": int(scale.skipped)}
@@ -274,7 +285,7 @@ class Session:
     def _result(self) -> dict:
         """Returns the content of the result file (docs/flags.md)."""
         trainer, config = self.trainer, self.config
-        steps = self.step - self._first_step
+        steps = self.step - self.history.first_step
         speed = self._stopwatch.speed()
         examples = trainer.examples_per_step
         return {
@@ -290,8 +301,8 @@ class Session:
             "train_seconds": self._stopwatch.seconds(),
             "steps_per_second": speed,
             "examples_per_second": None if speed is None else speed * examples,
-            "restarts": 0,
-            "repeated_steps": self.step - self._asked,
+            "restarts": len(self.history.restarts),
+            "repeated_steps": self._repeated_steps(),
             "eval": self.results,
             "checkpoint": self.checkpoint,
             "stopped": self.stopped,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +50,7 @@ class SummaryWriter(Callback):
 
     def on_start(self, session):
         self._step = session.step
+        self._restarts = 0  # that were told of
         self._speedometer = Speedometer(session.step, self._now)
         self._window = session.window()
         self._worker_steps = list(session.trainer.worker_steps)
@@ -62,6 +65,8 @@ class SummaryWriter(Callback):
 
     def on_loop(self, session):
         step = session.step
+        if self._every:
+            self._tell_of_restarts(session)
         self._speedometer.note(step)
         if not crosses(self._step, step, self._every):
             return
@@ -99,6 +104,18 @@ class SummaryWriter(Callback):
         self._train.flush()
         self._eval.flush()
 
+    def _tell_of_restarts(self, session) -> None:
+        restarts = session.history.restarts
+        if len(restarts) == self._restarts:
+            return
+        self._restarts = len(restarts)
+        self._train.scalars(session.step, {"restarts": len(restarts)})
+        rows = [f"| {r['task']} | {r['cause']} | {_when(r)} |" for r in restarts]
+        table = "\n".join(
+            ["| task | lost because it | at (UTC) |", "|---|---|---|", *rows]
+        )
+        self._train.texts(session.step, {"run/restarts": table})
+
     def _tell_what_is_run(self, session) -> None:
         config = session.config
         texts = {"run/flags": events.flags_text(config)}
@@ -134,3 +151,8 @@ class SummaryWriter(Callback):
     def _close(self) -> None:
         self._train.close()
         self._eval.close()
+
+
+def _when(record: Mapping[str, Any]) -> str:
+    when = datetime.datetime.fromtimestamp(record["time"], datetime.timezone.utc)
+    return f"{when:%Y-%m-%d %H:%M:%S}"
