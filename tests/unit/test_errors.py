@@ -15,6 +15,8 @@ from dtrain import config, errors
     [
         (errors.UsageError("x"), 2),
         (errors.TaskUnavailable("x"), 3),
+        (errors.GivenUp("x"), 3),
+        (errors.TasksLost("x", []), 3),
         (errors.TrainingFailed("x"), 4),
         (errors.DtrainError("x"), 4),
         (errors.Interrupted(signal.SIGHUP), 129),
@@ -37,13 +39,13 @@ def test_an_interruption_names_its_signal():
     ("status", "kind"),
     [
         (2, errors.UsageError),
-        (3, errors.TaskUnavailable),
+        (3, errors.GivenUp),
         (4, errors.TrainingFailed),
-        (1, errors.TaskUnavailable),
-        (-9, errors.TaskUnavailable),
+        (1, errors.GivenUp),
+        (-9, errors.GivenUp),
         (130, errors.Interrupted),
         (143, errors.Interrupted),
-        (255, errors.TaskUnavailable),  # no signal has the number 127
+        (255, errors.GivenUp),  # no signal has the number 127
     ],
 )
 def test_an_exit_status_becomes_the_error_that_it_stands_for(status, kind):

@@ -62,6 +62,11 @@ EVERYTHING = RunConfig(
     job_name="worker",
     task_index=0,
     startup_timeout=1 / 3 + 1,
+    heartbeat_timeout=10 / 3,
+    chief_timeout=1 / 3 + 1,
+    supervise=True,
+    max_restarts=3,
+    private_network="off",
 )
 
 
