@@ -4,6 +4,7 @@ import ipaddress
 import os
 import pathlib
 import socket
+from collections.abc import Iterator
 
 import psutil
 
@@ -50,8 +51,7 @@ def holder(port: int) -> str | None:
 def listens(pid: int, port: int) -> bool:
     """Returns whether this process itself listens on the port."""
     try:
-        folder = f"/proc/{pid}/fd"
-        links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
+        links = list(_open_files(pid))
         rows = [
             line.split()
             for name in ("tcp", "tcp6")  # of its network, which may be another one
@@ -65,6 +65,14 @@ def listens(pid: int, port: int) -> bool:
         and f"socket:[{row[9]}]" in links
         for row in rows
     )
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:  # closed meanwhile
+            continue
 
 
 def is_public(host: str) -> bool:

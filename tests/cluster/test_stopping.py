@@ -86,7 +86,7 @@ def test_ctrl_c_before_training_starts(lab):
 
 @pytest.mark.parametrize("task", ["worker:1", "ps:0", "chief:0"])
 def test_a_task_that_dies_is_named_with_its_log(lab, task):
-    run = lab.dtrain(*ENDLESS)
+    run = lab.dtrain(*ENDLESS, "--max_restarts=0")
     run.wait_for(r"^step ")
     entry = lab.tasks()[task]
     os.kill(entry["pid"], signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_a_task_that_dies_is_named_with_its_log(lab, task):
 
 def test_the_loss_of_the_only_worker_ends_the_run(lab):
     """Nobody is left to do the steps that the chief waits for."""
-    run = lab.dtrain(*ENDLESS, "--num_workers=1")
+    run = lab.dtrain(*ENDLESS, "--num_workers=1", "--max_restarts=0")
     run.wait_for(r"^step ")
     os.kill(lab.tasks()["worker:0"]["pid"], signal.SIGKILL)
     assert run.wait(30) == 3
@@ -165,7 +165,8 @@ def free(count):
     return found[:-1] + [{taken}] if len(tries) == 1 else found
 
 ports.free = free
-sys.argv[1:] = ["--train_steps=20", "--model_dir={lab.model_dir}"]
+flags = ["--train_steps=20", "--private_network=off"]
+sys.argv[1:] = [*flags, "--model_dir={lab.model_dir}"]
 sys.exit(main.main())
 """
     run = lab.python(script)

@@ -292,6 +292,7 @@ def test_a_task_that_is_lost_while_all_connect_is_named_at_once(lab):
         lab.dtrain(
             "--strategy=sync",
             f"--model_dir={lab.folder}/{job}",
+            "--max_restarts=0",
             env=describe(hosts, job, 0),
             name=job,
         )
@@ -317,7 +318,8 @@ def experiment(config):
 
 def test_a_task_that_is_lost_while_it_gets_ready_is_named_at_once(lab):
     (lab.folder / "stuck.py").write_text(STUCK)
-    run = lab.dtrain("--strategy=sync", "--experiment=stuck:experiment")
+    flags = "--experiment=stuck:experiment", "--max_restarts=0"
+    run = lab.dtrain("--strategy=sync", *flags)
     log = lab.model_dir / "logs" / "worker-1.log"
     lab.poll(lambda: log.exists() and "stuck" in log.read_text(), 60, "the model")
     lab.kill(lab.tasks()["worker:1"]["pid"])
@@ -374,7 +376,7 @@ ENDLESS = ("--strategy=sync", "--train_steps=1000000", "--num_workers=3")
 
 @pytest.mark.parametrize("task", ["worker:0", "worker:2"])
 def test_the_loss_of_a_task_ends_all_others(lab, task):
-    run = lab.dtrain(*ENDLESS)
+    run = lab.dtrain(*ENDLESS, "--max_restarts=0")
     run.wait_for("^step ")
     entry = lab.tasks()[task]
     lab.kill(entry["pid"])
@@ -386,8 +388,9 @@ def test_the_loss_of_a_task_ends_all_others(lab, task):
 
 
 def test_a_task_that_answers_no_more_is_named(lab):
-    """It hangs, or its machine does: TensorFlow misses its heartbeats for 10 s."""
-    run = lab.dtrain(*ENDLESS)
+    """It hangs, or its machine does: its heartbeats are missed."""
+    flags = "--heartbeat_timeout=10", "--max_restarts=0"
+    run = lab.dtrain(*ENDLESS, *flags)
     run.wait_for("^step ")
     lab.kill(lab.tasks()["worker:2"]["pid"], signal.SIGSTOP)
     assert run.wait(40) == 3
