@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -83,12 +84,17 @@ class Lab:
     executable = sys.executable
 
     def dtrain(
-        self, *flags: str, env: dict | None = None, name: str = "run"
+        self,
+        *flags: str,
+        env: dict | None = None,
+        name: str = "run",
+        prefix: Sequence[str] = (),
     ) -> Command:
         """Starts the command with flags; `--model_dir` is added if not given."""
         if not any(flag.startswith("--model_dir") for flag in flags):
             flags = (*flags, f"--model_dir={self.model_dir}")
-        return self.start([sys.executable, "-m", "dtrain.main", *flags], env, name)
+        command = [*prefix, sys.executable, "-m", "dtrain.main", *flags]
+        return self.start(command, env, name)
 
     def python(self, script: str, env: dict | None = None) -> Command:
         """Starts a Python script given as text."""
@@ -119,6 +125,12 @@ class Lab:
         """Returns tasks.json by task."""
         entries = json.loads((self.model_dir / "tasks.json").read_text())["tasks"]
         return {entry["task"]: entry for entry in entries}
+
+    def stop(self, folder: Path | None = None) -> None:
+        """Asks a run to end well, as an evaluator does."""
+        path = (folder or self.model_dir) / "stop.json"
+        path.with_suffix(".tmp").write_text(json.dumps({"reason": "enough"}))
+        path.with_suffix(".tmp").rename(path)
 
     def result(self, name: str = "result.json") -> dict:
         return json.loads((self.folder / name).read_text())
