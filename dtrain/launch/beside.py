@@ -68,8 +68,10 @@ class ServerBeside:
             TaskUnavailable: the server ended instead.
         """
         _, port = split_address(self._address)
-        while not ports.listens(self._server.child.process.pid, port):
-            self.check()
+        first = self._server.child
+        while not ports.listens(first.process.pid, port):
+            if first.poll() is not None:
+                raise errors.TaskUnavailable(first.describe_end())
             time.sleep(_POLL_SECONDS)
         threading.Thread(target=self._look_after, daemon=True).start()
 

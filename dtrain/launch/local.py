@@ -140,6 +140,7 @@ class _Launcher:
         self._tasks: dict[Task, Supervised] = {}
         self._has_listened: dict[Task, Child] = {}  # which process of it has
         self._written: list | None = None
+        self._ends: dict[Child, str] = {}
         self._is_stopping = False  # from here on tasks end because they are made to
         self._lost: Child | None = None  # that cannot be replaced
 
@@ -368,11 +369,8 @@ class _Launcher:
         elif status is None:
             is_up = self._has_listened.get(task) is supervised.child
             state = "running" if is_up else "starting"
-        else:
-            is_chief = task == self._cluster.chief
-            well = not is_chief and self._leaves_well(task, supervised.child)
-            well = well or status == 0 or self._is_stopping
-            state = "exited" if well else "failed"
+        else:  # how it ended does not change with what follows
+            state = self._ends.setdefault(supervised.child, self._end_of(task))
         return {
             "task": str(task),
             "pid": supervised.child.process.pid,
@@ -382,3 +380,10 @@ class _Launcher:
             "state": state,
             "exit_status": status,
         }
+
+    def _end_of(self, task: Task) -> str:
+        process = self._tasks[task].child
+        is_chief = task == self._cluster.chief
+        well = not is_chief and self._leaves_well(task, process)
+        well = well or process.status == 0 or self._is_stopping
+        return "exited" if well else "failed"
