@@ -33,11 +33,13 @@ class Contact:
         self._graph = tf.Graph()
         with self._graph.as_default():
             text = tf.compat.v1.placeholder(tf.string, [])
+            # A file of a fixed name would be read once, and then be a constant.
+            path = tf.compat.v1.placeholder(tf.string, [])
             said = tf.io.write_file(MESSAGES_PATH, text)
             with tf.control_dependencies([said]):
-                answer = _read(IDENTITY_PATH)
-            self._text, self._answer = text.name, answer.name
-            self._shown = _read(IDENTITY_PATH).name
+                answer = _read(path)
+            self._text, self._path = text.name, path.name
+            self._answer, self._shown = answer.name, _read(path).name
 
     def exchange(self, message: dict[str, Any] | None, seconds: float) -> dict:
         """Says something, and returns what the task shows.
@@ -50,9 +52,10 @@ class Contact:
         Raises:
             Unreachable: there was none, or no good one.
         """
-        feed, fetch = {}, self._shown
+        feed, fetch = {self._path: IDENTITY_PATH}, self._shown
         if message is not None:
-            feed, fetch = {self._text: json.dumps(message) + "\n"}, self._answer
+            feed[self._text] = json.dumps(message) + "\n"
+            fetch = self._answer
         try:
             if self._master is None:
                 self._master = Master(self._address, self._graph, seconds)
@@ -74,7 +77,7 @@ class Contact:
             self._master = None
 
 
-def _read(path: str) -> tf.Tensor:
+def _read(path: tf.Tensor) -> tf.Tensor:
     return tf.io.decode_raw(tf.io.read_file(path), tf.uint8)
 
 

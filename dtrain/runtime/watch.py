@@ -202,7 +202,7 @@ class Watch:
     def tell(self, task: Task, status: int) -> bool:
         """Tells one task to leave with a status; returns whether it was reached."""
         post = next(post for post in self._posts if post.task == task)
-        return post.leave(status)
+        return post.leave(status, for_good=False)
 
     def part(self, status: int, patience: float) -> list[Task]:
         """Ends the run: tells every task to leave.
@@ -301,8 +301,13 @@ class _Post:
             f"--heartbeat_timeout={timeout:g} s."
         )
 
-    def leave(self, status: int) -> bool:
-        """Tells it to leave, if it is this chief's; returns whether it was told."""
+    def leave(self, status: int, for_good: bool = True) -> bool:
+        """Tells it to leave, if it is this chief's; returns whether it was told.
+
+        Args:
+            status: to leave with.
+            for_good: nobody comes in its place.
+        """
         message = {"do": mailbox.LEAVE, "status": status}
         with self._lock:
             try:
@@ -313,7 +318,7 @@ class _Post:
                 self._contact.exchange(message, _TELL_SECONDS)
             except contact.Unreachable:
                 return False
-            self.is_over = True
+            self.is_over = for_good
             return True
 
     def _run(self) -> None:
