@@ -38,7 +38,10 @@ class History:
 
     def note(self, restarts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Takes in what is noted of restarts; returns what was not known yet."""
-        new = [record for record in restarts if record not in self.restarts]
+        new = []
+        for record in restarts:
+            if record not in [*self.restarts, *new]:
+                new.append(record)
         if new:
             self.restarts = sorted([*self.restarts, *new], key=lambda r: r["time"])
             self._write()

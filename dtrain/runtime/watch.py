@@ -244,6 +244,7 @@ class _Post:
         is_seen: it was looked at.
         is_ready: it is the right one, and obeys this chief.
         is_leaving: it was asked to leave, and waits for a word.
+        has_left: it was told to, and nobody has come in its place.
         is_over: it is not watched any more.
         boot: names its process; `None` if it has never been reached.
         restarts: what its supervisor has noted.
@@ -259,7 +260,8 @@ class _Post:
         now: Callable[[], float],
     ):
         self.task = task
-        self.is_seen = self.is_ready = self.is_leaving = self.is_over = False
+        self.is_seen = self.is_ready = self.is_over = False
+        self.is_leaving = self.has_left = False
         self.boot: str | None = None
         self.restarts: list[dict[str, Any]] = []
         self.failure: Exception | None = None
@@ -288,7 +290,7 @@ class _Post:
 
     def is_lost(self, timeout: float) -> bool:
         """Returns whether it is silent for too long, or a ps of another life."""
-        if not self.is_ready:
+        if not self.is_ready or self.has_left:
             return False
         is_new = self.task.type != "worker" and self.boot != self._first_boot
         return is_new or self._now() - self._heard > timeout
@@ -319,6 +321,7 @@ class _Post:
             except contact.Unreachable:
                 return False
             self.is_over = for_good
+            self.has_left = True
             return True
 
     def _run(self) -> None:
@@ -347,6 +350,7 @@ class _Post:
             elif self.is_ready or self._take(shown):
                 self._answers = True
                 self._heard = self._now()
+                self.has_left &= self.boot == shown["boot"]
                 self.boot = shown["boot"]
                 self._first_boot = self._first_boot or self.boot
                 self.restarts = shown["restarts"]

@@ -16,7 +16,7 @@ def test_the_next_life_knows_what_this_one_did(tmp_path):
     after.begin(900)  # a restored step: not where the run began
     assert after.first_step == 200
     assert after.repeated_steps == 30
-    assert after.note([SECOND, FIRST]) == [FIRST]
+    assert after.note([SECOND, FIRST, FIRST]) == [FIRST]
     assert after.restarts == [FIRST, SECOND]
     assert History(tmp_path, "abc").restarts == [FIRST, SECOND]
 

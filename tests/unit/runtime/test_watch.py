@@ -192,3 +192,31 @@ def test_only_this_run_s_tasks_are_told_to_leave(make, servers):
     assert own.part(3, patience=0.0) == [Task("worker", 1), Task("ps", 0)]
     assert servers["w0:1"].said == ["beat", "leave"]
     assert servers["p:1"].said == ["beat"]
+
+
+def test_a_worker_that_was_told_to_leave_is_not_lost_but_may_come_back(
+    make, servers, clock
+):
+    own, worker = make(), Task("worker", 1)
+    look(own)
+    servers["w1:1"].shown["is_leaving"] = True
+    look(own)
+    assert own.leaving() == [worker]
+    assert own.tell(worker, 143)
+    servers["w1:1"].problem = "does not listen there"
+    clock.advance(100)
+    servers["w1:1"].problem, problem = None, servers["w1:1"].problem
+    look(own)
+    servers["w1:1"].problem = problem
+    for post in own._posts:
+        post._heard = clock() if post.task != worker else post._heard
+    clock.advance(29)
+    own.check()
+    servers["w1:1"].problem = None
+    servers["w1:1"].shown.update(chief=None, boot="second", is_leaving=False)
+    look(own)
+    assert own.boot(worker) == "second"
+    assert own.leaving() == []
+    clock.advance(31)
+    with pytest.raises(errors.TaskUnavailable, match="worker:1"):
+        own.check()
