@@ -23,15 +23,15 @@ def flags_for(hosts, job, index, *flags):
 
 def test_every_task_that_keeps_a_run_from_starting_is_named(lab):
     """One is missing, in one's place is a web server, one is another run's."""
-    chief, web, missing, old, good, other = (
-        f"127.0.0.1:{port}" for port in lab.free_ports(6)
+    chief, web, missing, old, good, other, another = (
+        f"127.0.0.1:{port}" for port in lab.free_ports(7)
     )
     hosts = {"chief": chief, "ps": [web, good], "worker": [missing, old]}
     port = web.split(":")[1]
     server = lab.start([sys.executable, "-m", "http.server", port], None, "web")
     lab.poll(lambda: int(port) in lab.listening(), 20, "the web server")
     folder = f"--model_dir={lab.folder}/servers"
-    before = {"chief": other, "ps": [other], "worker": [old]}  # an older run's hosts
+    before = {"chief": other, "ps": [another], "worker": [old]}  # an older run's hosts
     left = lab.dtrain(
         *flags_for(before, "worker", 0, folder, "--chief_timeout=40"), name="left"
     )
