@@ -152,7 +152,8 @@ def _wait_for_servers(
     optional = [task for task in workers if own.knows_as_lost(task)]
     if len(optional) == len(workers):  # nobody would be left
         optional = []
-    missing = watch.wait(config.startup_timeout, console, check, optional)
+    is_later = bool(own.again or own.restarts)
+    missing = watch.wait(config.startup_timeout, console, check, optional, is_later)
     for task in missing:
         console.line(f"  goes on without {task}, which was lost")
 
@@ -165,7 +166,7 @@ def _wait_for_servers(
         except errors.GivenUp as another:
             console.error(f"dtrain: {another}")
             os._exit(life_lib.OVER * bool(own.supervisor) + another.exit_status)
-        console.line(f"{error} It starts again.")
+        console.line(f"{error} Starting again.")
         life_lib.start_again(again)
 
     watch.watch_over(start_again)

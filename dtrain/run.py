@@ -120,7 +120,7 @@ def run_command(config: RunConfig, own: Life) -> int:
             owner.release()
         return 0
     except life.Again as again:
-        console.line(f"{again} It starts again.")
+        console.line(f"{again} Starting again.")
         life.start_again(again.life)
     except errors.DtrainError as error:
         text = f"dtrain: {error}"

@@ -89,8 +89,8 @@ class Life:
         again = self.again + 1 if step <= self.step else 1
         if again > most:
             raise errors.GivenUp(
-                f"{error} There were {most} losses in a row without a newer checkpoint "
-                f"(--max_restarts={most})."
+                f"{error} --max_restarts={most} allows no more losses without a newer "
+                "checkpoint. Start the run again: it goes on from the last one, if any."
             ) from error
         without = error.tasks if isinstance(error, errors.TasksLost) else ()
         without = tuple(dict.fromkeys((*self.without, *map(str, without))))

@@ -17,7 +17,15 @@ from dtrain.runtime.master_service import Master
 
 
 class Unreachable(Exception):
-    """Why a task cannot be reached, as a phrase that follows its name."""
+    """Why a task cannot be reached, as a phrase that follows its name.
+
+    Attributes:
+        is_silent: nobody answers there at all, as if the machine were off.
+    """
+
+    def __init__(self, message: str, is_silent: bool = False):
+        super().__init__(message)
+        self.is_silent = is_silent
 
 
 class Contact:
@@ -62,7 +70,7 @@ class Contact:
             return json.loads(self._master.run(fetch, feed, seconds))
         except grpc.RpcError as error:
             self.close()
-            raise Unreachable(_describe(error)) from error
+            raise Unreachable(_describe(error), _is_silent(error)) from error
         except ValueError as error:
             raise Unreachable("shows something that is not dtrain's") from error
 
@@ -79,6 +87,11 @@ class Contact:
 
 def _read(path: tf.Tensor) -> tf.Tensor:
     return tf.io.decode_raw(tf.io.read_file(path), tf.uint8)
+
+
+def _is_silent(error: grpc.RpcError) -> bool:
+    late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return late or bool(re.search("[Nn]o route|timed out", error.details() or ""))
 
 
 def _describe(error: grpc.RpcError) -> str:

@@ -293,8 +293,7 @@ def _name(setting: str, value: Any) -> str:
 def _describe_loss(tasks: list[Task]) -> str:
     return (
         f"The connection to {', '.join(map(str, tasks)) or 'another task'} is lost. "
-        "Synchronous training needs every task: start the run again, and it goes on "
-        "from the last checkpoint, if there is one."
+        "Synchronous training needs every task."
     )
 
 

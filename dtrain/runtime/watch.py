@@ -100,6 +100,7 @@ class Watch:
         console: Console,
         check: Callable[[], None],
         optional: Iterable[Task] = (),
+        is_later: bool = False,
     ) -> list[Task]:
         """Returns when all are ready, but for those that need not be.
 
@@ -108,9 +109,12 @@ class Watch:
             console: every 10 s one line says who is missing, and why.
             check: called while waiting; raises what should end the wait.
             optional: who was lost before; they are not waited for.
+            is_later: the run has had all tasks once. Then a worker whose machine does
+                not answer is waited for no longer than for a heartbeat, if another
+                worker is there.
 
         Returns:
-            The optional ones that are missing.
+            Those that are done without.
 
         Raises:
             GivenUp: others are still missing.
@@ -119,6 +123,8 @@ class Watch:
         while True:
             self._check_posts()
             missing = [post for post in self._posts if not post.is_ready]
+            if is_later and self._now() - started >= self._timeout:
+                optional = [*optional, *self._silent_workers()]
             needed = [post for post in missing if post.task not in optional]
             if not needed and all(post.is_seen for post in missing):
                 return [post.task for post in missing]
@@ -129,6 +135,11 @@ class Watch:
                 said = self._now()
                 console.line(f"Waiting: {'; '.join(map(str, missing))}.")
             time.sleep(_POLL_SECONDS)
+
+    def _silent_workers(self) -> list[Task]:
+        workers = [post for post in self._posts if post.task.type == "worker"]
+        silent = [post for post in workers if post.is_silent and not post.is_ready]
+        return [post.task for post in silent] if len(silent) < len(workers) else []
 
     def _describe_missing(self, timeout: float) -> str:
         ready = sum(post.is_ready for post in self._posts)
@@ -243,6 +254,7 @@ class _Post:
         task: who.
         is_seen: it was looked at.
         is_ready: it is the right one, and obeys this chief.
+        is_silent: its machine did not answer when it was last asked.
         is_leaving: it was asked to leave, and waits for a word.
         has_left: it was told to, and nobody has come in its place.
         is_over: it is not watched any more.
@@ -260,7 +272,7 @@ class _Post:
         now: Callable[[], float],
     ):
         self.task = task
-        self.is_seen = self.is_ready = self.is_over = False
+        self.is_seen = self.is_ready = self.is_silent = self.is_over = False
         self.is_leaving = self.has_left = False
         self.boot: str | None = None
         self.restarts: list[dict[str, Any]] = []
@@ -356,7 +368,7 @@ class _Post:
                 self.restarts = shown["restarts"]
                 self.is_leaving = shown["is_leaving"]
         except contact.Unreachable as error:
-            self._problem = str(error)
+            self._problem, self.is_silent = str(error), error.is_silent
 
     def _find_fault(self, shown: dict[str, Any]) -> str | None:
         """Returns why this is not the task that is looked for."""

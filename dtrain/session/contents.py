@@ -124,7 +124,8 @@ def weights_in(path: str) -> dict[str, Any]:
         OSError, tf.errors.OpError: the file cannot be read.
     """
     if path.endswith(".keras"):
-        model = keras.saving.load_model(path, compile=False)
+        # A Lambda layer's code, for instance, is not run.
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
         return {v.path: (tuple(v.shape), v.numpy) for v in model.variables}
     reader = tf.train.load_checkpoint(path)
     shapes = reader.get_variable_to_shape_map()

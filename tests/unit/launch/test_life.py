@@ -35,7 +35,7 @@ def test_a_first_life_has_a_run_of_its_own():
 def test_lives_without_a_newer_checkpoint_are_bounded():
     own = Life(run="abc").next(100, 2, LOST)
     own = own.next(100, 2, LOST)
-    with pytest.raises(errors.GivenUp, match="There were 2 losses"):
+    with pytest.raises(errors.GivenUp, match="--max_restarts=2 allows no more"):
         own.next(100, 2, LOST)
     assert own.next(101, 2, LOST).again == 1  # it has come further
 

@@ -20,7 +20,7 @@ class Server:
 
     def __init__(self, cluster, task):
         self.said = []
-        self.problem = None
+        self.problem, self.is_silent = None, False
         self.shown = {
             "boot": "first",
             "pid": 4711,
@@ -30,7 +30,7 @@ class Server:
 
     def exchange(self, message, seconds):
         if self.problem is not None:
-            raise contact.Unreachable(self.problem)
+            raise contact.Unreachable(self.problem, self.is_silent)
         if message is not None:
             self.said.append(message["do"])
             if message["do"] == "beat" and self.shown["chief"] is None:
@@ -44,6 +44,11 @@ def servers(monkeypatch):
     servers = {CLUSTER.address(t): Server(CLUSTER, t) for t in CLUSTER.servers()}
     monkeypatch.setattr(watch.contact, "Contact", servers.__getitem__)
     return servers
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
 
 
 @pytest.fixture
@@ -182,6 +187,27 @@ def test_a_worker_that_was_given_up_is_not_waited_for_again(make, servers):
     assert own.wait(0.0, console, lambda: None, [lost]) == [lost]
     with pytest.raises(errors.GivenUp):
         own.wait(0.0, console, lambda: None)
+
+
+def test_in_a_later_life_a_machine_that_is_off_is_not_waited_for_long(
+    make, servers, clock
+):
+    servers["w1:1"].problem = "does not answer"
+    servers["w1:1"].is_silent = True
+    own = make()
+    look(own)
+
+    def later():
+        look(own)
+        clock.advance(1.0)
+
+    started, console = clock(), Console(io.StringIO())
+    assert own.wait(99, console, later, is_later=True) == [Task("worker", 1)]
+    assert 30 <= clock() - started < 33
+    servers["w1:1"].is_silent = False  # its process is missing, but it may come
+    own = make()
+    with pytest.raises(errors.GivenUp):
+        own.wait(99, console, later, is_later=True)
 
 
 def test_only_this_run_s_tasks_are_told_to_leave(make, servers):

@@ -1,6 +1,7 @@
 """Weights to start from: what is taken by which name, and what is told of it."""
 
 import io
+import pathlib
 import zipfile
 
 import keras
@@ -331,7 +332,25 @@ def unknown(folder):
     return path
 
 
-FILES = [nothing, text, no_keras, other_zip, no_index, no_data, nameless, unknown]
+def with_code(folder):
+    path = folder / "model.keras"
+    trap = layers.Lambda(lambda x: [x, open("/tmp/dtrain-was-here", "w")][0])
+    keras.Sequential([keras.Input((2,)), trap, layers.Dense(2)]).save(path)
+    pathlib.Path("/tmp/dtrain-was-here").unlink(missing_ok=True)
+    return path
+
+
+FILES = [
+    nothing,
+    text,
+    no_keras,
+    other_zip,
+    no_index,
+    no_data,
+    nameless,
+    unknown,
+    with_code,
+]
 
 
 @pytest.mark.parametrize("make", FILES)
@@ -340,6 +359,7 @@ def test_what_cannot_be_read_is_refused(make, tmp_path):
     message = refused(path, dense("a"))
     assert "cannot be read: " in message
     assert "Give a checkpoint" in message
+    assert not pathlib.Path("/tmp/dtrain-was-here").exists()
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
