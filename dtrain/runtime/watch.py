@@ -15,43 +15,17 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import tensorflow as tf
-
-from dtrain import errors, version
+from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task
 from dtrain.console import Console
 from dtrain.launch.life import Life
-from dtrain.runtime import contact, mailbox
+from dtrain.runtime.post import TELL_SECONDS, Post, jobs_of
 
 BEATS = 10  # in one heartbeat time-out
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LINES = 10.0
-_TELL_SECONDS = 5.0
 _STUCK_SECONDS = 8.0  # for the main thread to hear of a loss
 _END_SECONDS = 120.0  # for it to save what there is, and to start again
-
-
-def jobs_of(cluster: Cluster) -> dict[str, list[str]]:
-    """Returns the part of a cluster that all its tasks agree on.
-
-    In the TF1 layout a ps does not know where the chief is.
-    """
-    return {j: a for j, a in cluster.to_dict().items() if j in ("worker", "ps")}
-
-
-def identity(cluster: Cluster, task: Task, strategy: str, life: Life) -> dict[str, Any]:
-    """Returns what a task shows of itself, for its mailbox."""
-    return {
-        "task": str(task),
-        "cluster": jobs_of(cluster),
-        "strategy": strategy,
-        "dtrain": version.__version__,
-        "tensorflow": tf.__version__,
-        "restarts": list(life.restarts),
-        "chief": None,  # whom it obeys
-        "beats": 0,
-        "is_leaving": False,  # it was asked to, and waits for the chief's word
-    }
 
 
 class Watch:
@@ -85,7 +59,7 @@ class Watch:
             "timeout": heartbeat_timeout,
         }
         wanted = {"cluster": jobs_of(cluster), "strategy": strategy}
-        self._posts = [_Post(t, cluster.address(t), wanted, me, now) for t in tasks]
+        self._posts = [Post(t, cluster.address(t), wanted, me, now) for t in tasks]
         self.is_handled = False  # somebody deals with a loss already
         self._is_over = False
 
@@ -228,7 +202,7 @@ class Watch:
         self.is_handled = self._is_over = True
         told: set[Task] = set()
 
-        def tell(post: _Post) -> None:
+        def tell(post: Post) -> None:
             deadline = self._now() + patience
             while not post.leave(status):
                 if self._now() >= deadline or post.boot is not None:
@@ -243,183 +217,11 @@ class Watch:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(patience + _TELL_SECONDS)
+            thread.join(patience + TELL_SECONDS)
         return [post.task for post in self._posts if post.task not in told]
 
 
-class _Post:
-    """One task that is watched.
-
-    Attributes:
-        task: who.
-        is_seen: it was looked at.
-        is_ready: it is the right one, and obeys this chief.
-        is_silent: its machine did not answer when it was last asked.
-        is_leaving: it was asked to leave, and waits for a word.
-        has_left: it was told to, and nobody has come in its place.
-        is_over: it is not watched any more.
-        boot: names its process; `None` if it has never been reached.
-        restarts: what its supervisor has noted.
-        failure: why it is not watched any more, though it should be.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        address: str,
-        wanted: dict[str, Any],
-        me: dict[str, Any],
-        now: Callable[[], float],
-    ):
-        self.task = task
-        self.is_seen = self.is_ready = self.is_silent = self.is_over = False
-        self.is_leaving = self.has_left = False
-        self.boot: str | None = None
-        self.restarts: list[dict[str, Any]] = []
-        self.failure: Exception | None = None
-        self._address = address
-        self._wanted = {**wanted, "task": str(task)}
-        self._me = me
-        self._now = now
-        self._problem = "was not looked at yet"
-        self._answers = False
-        self._heard = now()
-        self._first_boot: str | None = None  # of the process that training began with
-        self._foreign: tuple[Any, float] | None = None  # another chief's, since when
-        self._contact = contact.Contact(address)
-        self._lock = threading.Lock()
-
-    def __str__(self) -> str:
-        return f"{self.task} ({self._address}) {self._problem}"
-
-    def row(self) -> str:
-        """Returns a line of the table of tasks."""
-        state = "is ready" if self.is_ready else self._problem
-        return f"{self.task!s:<10} {self._address:<22} {state}"
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def is_lost(self, timeout: float) -> bool:
-        """Returns whether it is silent for too long, or a ps of another life."""
-        if not self.is_ready or self.has_left:
-            return False
-        is_new = self.task.type != "worker" and self.boot != self._first_boot
-        return is_new or self._now() - self._heard > timeout
-
-    def describe(self, timeout: float) -> str:
-        if self.boot != self._first_boot and self.task.type != "worker":
-            return f"{self.task} was started again, and holds nothing any more."
-        return (
-            f"{self.task} ({self._address}) is silent for longer than "
-            f"--heartbeat_timeout={timeout:g} s."
-        )
-
-    def leave(self, status: int, for_good: bool = True) -> bool:
-        """Tells it to leave, if it is this chief's; returns whether it was told.
-
-        Args:
-            status: to leave with.
-            for_good: nobody comes in its place.
-        """
-        message = {"do": mailbox.LEAVE, "status": status}
-        with self._lock:
-            try:
-                if not self.is_ready:
-                    shown = self._contact.exchange(None, _TELL_SECONDS)
-                    if self._find_fault(shown) or not self._obeys(shown):
-                        return False
-                self._contact.exchange(message, _TELL_SECONDS)
-            except contact.Unreachable:
-                return False
-            self.is_over = for_good
-            self.has_left = True
-            return True
-
-    def _run(self) -> None:
-        try:
-            self._watch()
-        except Exception as error:  # a flaw: whoever relies on this has to know
-            self.failure = error
-
-    def _watch(self) -> None:
-        while not self.is_over:
-            with self._lock:
-                if not self.is_over:
-                    self._look()
-            self.is_seen = True
-            # One that does not answer is asked again at once.
-            time.sleep(self._me["every"] if self._answers else _POLL_SECONDS)
-
-    def _look(self) -> None:
-        self._answers = False
-        beat = {"do": mailbox.BEAT, "chief": self._me} if self.is_ready else None
-        try:
-            shown = self._contact.exchange(beat, max(2.0, self._me["every"]))
-            fault = self._find_fault(shown)
-            if fault is not None:
-                self._problem = fault
-            elif self.is_ready or self._take(shown):
-                self._answers = True
-                self._heard = self._now()
-                self.has_left &= self.boot == shown["boot"]
-                self.boot = shown["boot"]
-                self._first_boot = self._first_boot or self.boot
-                self.restarts = shown["restarts"]
-                self.is_leaving = shown["is_leaving"]
-        except contact.Unreachable as error:
-            self._problem, self.is_silent = str(error), error.is_silent
-
-    def _find_fault(self, shown: dict[str, Any]) -> str | None:
-        """Returns why this is not the task that is looked for."""
-        here = {"dtrain": version.__version__, "tensorflow": tf.__version__}
-        what = {"dtrain": "dtrain", "tensorflow": "TensorFlow"}
-        for name, own in here.items():
-            if shown.get(name) != own:
-                return f"runs {what[name]} {shown.get(name)}, the chief runs {own}"
-        if shown["cluster"] != self._wanted["cluster"]:
-            return (
-                f"belongs to another cluster: as process {shown['pid']} on "
-                f"{shown['host']} it is {shown['task']} of {shown['cluster']}"
-            )
-        if shown["task"] != self._wanted["task"]:
-            return f"was started as {shown['task']}: its index or job is wrong"
-        if shown["strategy"] != self._wanted["strategy"]:
-            return (
-                f"was started with --strategy={shown['strategy']}, the chief with "
-                f"--strategy={self._wanted['strategy']}"
-            )
-        return None
-
-    def _take(self, shown: dict[str, Any]) -> bool:
-        """Makes a task this chief's; returns whether it is."""
-        chief = shown["chief"]
-        if chief is None:  # fresh
-            self._contact.exchange(
-                {"do": mailbox.BEAT, "chief": self._me}, _TELL_SECONDS
-            )
-            self.is_ready = True
-            return True
-        # It holds what belongs to another chief, who may be living.
-        beats = shown["boot"], shown["beats"]
-        if self._foreign is None or self._foreign[0] != beats:
-            self._foreign = beats, self._now()
-        silence = self._now() - self._foreign[1]
-        if chief["run"] != self._me["run"] and silence < 1.6 * chief["every"]:
-            self._problem = (
-                f"obeys another chief, {chief['who']}, which trains now. Stop that "
-                "run, or give this one other ports"
-            )
-            return False
-        self._problem = "starts again, to serve a new chief"
-        self._contact.exchange({"do": mailbox.AGAIN}, _TELL_SECONDS)
-        return False
-
-    def _obeys(self, shown: dict[str, Any]) -> bool:
-        return shown["chief"] is None or shown["chief"]["run"] == self._me["run"]
-
-
-def _describe_loss(lost: list[_Post], timeout: float) -> errors.TaskUnavailable:
+def _describe_loss(lost: list[Post], timeout: float) -> errors.TaskUnavailable:
     text = " ".join(post.describe(timeout) for post in lost)
     if all(post.task.type == "worker" for post in lost):
         return errors.TasksLost(text, [post.task for post in lost])

@@ -9,7 +9,7 @@ from dtrain import errors, version
 from dtrain.cluster.spec import Cluster, Task
 from dtrain.console import Console
 from dtrain.launch.life import Life
-from dtrain.runtime import contact, watch
+from dtrain.runtime import contact, post, watch
 from dtrain.runtime.watch import Watch
 
 CLUSTER = Cluster({"chief": ["c:1"], "worker": ["w0:1", "w1:1"], "ps": ["p:1"]})
@@ -25,7 +25,7 @@ class Server:
             "boot": "first",
             "pid": 4711,
             "host": "there",
-            **watch.identity(cluster, task, "ps", Life()),
+            **post.identity(cluster, task, "ps", Life()),
         }
 
     def exchange(self, message, seconds):
@@ -42,7 +42,7 @@ class Server:
 def servers(monkeypatch):
     """Servers by address; a connection to one is the server itself."""
     servers = {CLUSTER.address(t): Server(CLUSTER, t) for t in CLUSTER.servers()}
-    monkeypatch.setattr(watch.contact, "Contact", servers.__getitem__)
+    monkeypatch.setattr(post.contact, "Contact", servers.__getitem__)
     return servers
 
 
