@@ -61,9 +61,9 @@ def make(servers, clock):
 
 
 def look(watch):
-    for post in watch._posts:
-        post._look()
-        post.is_seen = True
+    for one in watch._posts:
+        one._look()
+        one.is_seen = True
 
 
 def problem(watch, task):
@@ -234,8 +234,8 @@ def test_a_worker_that_was_told_to_leave_is_not_lost_but_may_come_back(
     servers["w1:1"].problem, problem = None, servers["w1:1"].problem
     look(own)
     servers["w1:1"].problem = problem
-    for post in own._posts:
-        post._heard = clock() if post.task != worker else post._heard
+    for one in own._posts:
+        one._heard = clock() if one.task != worker else one._heard
     clock.advance(29)
     own.check()
     servers["w1:1"].problem = None
