@@ -125,6 +125,14 @@ def test_a_synchronous_task_that_is_cut_off_is_waited_for_and_named(lab, make_ho
     run.wait_for("^step ")
     hosts.cut(3)
     cut = time.monotonic()
+    lab.poll(lambda: time.monotonic() > cut + 20, 21, "20 s")
+    hosts.mend(3)
+    more_steps(lab, run, 30, "a step")
+    print(f"after 20 s without a link it went on after {time.monotonic() - cut:.1f} s")
+    more_steps(lab, run, 30, "a step")
+
+    hosts.cut(3)
+    cut = time.monotonic()
     run.wait_for("^The connection to worker:2 is lost", 40)
     noticed = time.monotonic() - cut
     print(f"noticed after {noticed:.1f} s")
