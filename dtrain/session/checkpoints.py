@@ -150,8 +150,7 @@ class Checkpoints:
         draft = os.path.join(self._folder, f"{_DRAFT}{step}")
         try:
             os.makedirs(draft, exist_ok=True)
-            with _without_functions():
-                self._checkpoint.write(os.path.join(draft, "ckpt"), self._options)
+            self._write(draft)
             self._rename(draft, path)
             self._times[path] = self._now()
             leaving = self._choose_leaving(path)
@@ -165,6 +164,27 @@ class Checkpoints:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return path
+
+    def rehearse(self) -> None:
+        """Writes what a checkpoint would hold, and deletes it again.
+
+        What TensorFlow has done once it can do again while a worker is cut off; what is
+        new to it is sent to every worker first.
+        """
+        draft = os.path.join(self._folder, f"{_DRAFT}rehearsal")
+        try:
+            os.makedirs(draft, exist_ok=True)
+            self._write(draft)
+        except tf.errors.UnavailableError:
+            raise
+        except (tf.errors.OpError, OSError) as error:
+            raise self._not_written(draft, error) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _write(self, draft: str) -> None:
+        with _without_functions():
+            self._checkpoint.write(os.path.join(draft, "ckpt"), self._options)
 
     def restore(self) -> str | None:
         """Takes over the newest checkpoint that is whole; returns its path.

@@ -88,6 +88,9 @@ class Session:
         self.history = history or History(config.model_dir, uuid.uuid4().hex)
         self.history.begin(self.step)
         self._repeated_before = self.history.repeated_steps
+        if not trainer.is_synchronous:  # it may have to be saved without all workers
+            trainer.before_save()
+            self._checkpoints.rehearse()
         # What the trainer was asked for; `step`, what is done, may lag behind.
         self._asked = self.step
 

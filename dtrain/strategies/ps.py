@@ -139,6 +139,8 @@ class PsTrainer(CommonTrainer):
 
         self._closure = tf.function(closure, autograph=False)
         self._iterator = None
+        # What is read once can be read with a worker cut off (see `_drain`).
+        self.global_step = int(self._counter.numpy())
         self._num_lanes = _CLOSURES_PER_WORKER * cluster.num_workers
         self._lanes = concurrent.futures.ThreadPoolExecutor(self._num_lanes)
         self._balance = Balance(cluster.num_workers)
