@@ -52,6 +52,7 @@ class Post:
         is_ready: it is the right one, and obeys this chief.
         is_silent: its machine did not answer when it was last asked.
         is_leaving: it was asked to leave, and waits for a word.
+        is_spare: the run does without it.
         has_left: it was told to, and nobody has come in its place.
         is_over: it is not watched any more.
         boot: names its process; `None` if it has never been reached.
@@ -69,7 +70,7 @@ class Post:
     ):
         self.task = task
         self.is_seen = self.is_ready = self.is_silent = self.is_over = False
-        self.is_leaving = self.has_left = False
+        self.is_leaving = self.has_left = self.is_spare = False
         self.boot: str | None = None
         self.restarts: list[dict[str, Any]] = []
         self.failure: Exception | None = None

@@ -101,6 +101,8 @@ class Watch:
                 optional = [*optional, *self._silent_workers()]
             needed = [post for post in missing if post.task not in optional]
             if not needed and all(post.is_seen for post in missing):
+                for post in missing:
+                    post.is_spare = True
                 return [post.task for post in missing]
             check()
             if self._now() - started >= timeout:
@@ -134,11 +136,18 @@ class Watch:
                 held with it.
         """
         self._check_posts()
-        lost = [post for post in self._posts if post.is_lost(self._timeout)]
+        lost = self._find_lost()
         if not lost:
             return
         self.is_handled = True
         raise _describe_loss(lost, self._timeout)
+
+    def _find_lost(self) -> list[Post]:
+        return [post for post in self._members() if post.is_lost(self._timeout)]
+
+    def _members(self) -> list[Post]:
+        """Returns those who take part; one that comes too late waits for a new life."""
+        return [post for post in self._posts if not post.is_spare]
 
     def _check_posts(self) -> None:
         for post in self._posts:
@@ -163,7 +172,7 @@ class Watch:
             while not self._is_over:
                 faulthandler.dump_traceback_later(self._timeout, exit=True)
                 time.sleep(_POLL_SECONDS)
-                lost = [post for post in self._posts if post.is_lost(self._timeout)]
+                lost = self._find_lost()
                 since = (since or self._now()) if lost else None
                 patience = _END_SECONDS if self.is_handled else _STUCK_SECONDS
                 if since is not None and self._now() - since > patience:
@@ -174,7 +183,7 @@ class Watch:
 
     def leaving(self) -> list[Task]:
         """Returns the tasks that were asked to leave, and wait for a word."""
-        return [post.task for post in self._posts if post.is_leaving]
+        return [post.task for post in self._members() if post.is_leaving]
 
     def boot(self, task: Task) -> str | None:
         """Returns what names the process that is this task now."""

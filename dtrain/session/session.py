@@ -90,6 +90,7 @@ class Session:
         self._repeated_before = self.history.repeated_steps
         if not trainer.is_synchronous:  # it may have to be saved without all workers
             trainer.before_save()
+            trainer.find_bad_weight()
             self._checkpoints.rehearse()
         # What the trainer was asked for; `step`, what is done, may lag behind.
         self._asked = self.step

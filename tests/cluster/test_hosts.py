@@ -104,9 +104,7 @@ def test_a_worker_is_cut_off_for_a_while_and_then_for_long(lab, make_hosts):
     assert [commands[t, 0].wait(20) for t in ("ps", "worker")] == [0, 0]
     assert commands["worker", 1].wait(20) == 0
     assert "worker:2 serves on" in lost.output
-    assert lost.process.poll() is None  # it waits for a chief, for --chief_timeout
-    lost.process.terminate()
-    assert lost.wait(20) == 143
+    assert lost.wait(20) == 0  # nobody needed it, but nobody forgot it
 
 
 def test_a_synchronous_task_that_is_cut_off_is_waited_for_and_named(lab, make_hosts):

@@ -179,14 +179,28 @@ def test_a_ps_that_was_started_again_holds_nothing(make, servers):
         own.check()
 
 
-def test_a_worker_that_was_given_up_is_not_waited_for_again(make, servers):
+def test_a_worker_that_was_given_up_is_not_waited_for_again(make, servers, clock):
     servers["w1:1"].problem = "does not answer"
     own, lost = make(), Task("worker", 1)
     look(own)
     console = Console(io.StringIO())
-    assert own.wait(0.0, console, lambda: None, [lost]) == [lost]
     with pytest.raises(errors.GivenUp):
         own.wait(0.0, console, lambda: None)
+    assert own.wait(0.0, console, lambda: None, [lost]) == [lost]
+    # It comes after all, hears that there is a chief, and is nobody's loss any more.
+    servers["w1:1"].problem = None
+    look(own)
+    assert servers["w1:1"].said == ["beat"]
+    servers["w1:1"].shown["is_leaving"] = True
+    look(own)
+    assert own.leaving() == []
+    servers["w1:1"].problem = "does not answer"
+    clock.advance(29)
+    for server in ("w0:1", "p:1"):
+        assert servers[server].said
+    look(own)
+    clock.advance(2)
+    own.check()
 
 
 def test_in_a_later_life_a_machine_that_is_off_is_not_waited_for_long(
