@@ -158,8 +158,6 @@ def _wait_for_servers(
         console.line(f"  goes on without {task}, which was lost")
 
     def start_again(error: errors.TaskUnavailable) -> None:
-        if not life_lib.can_start_again():
-            return
         step = model_dir.newest_step(config.model_dir)
         try:
             again = own.next(step, config.max_restarts, error)
@@ -169,7 +167,8 @@ def _wait_for_servers(
         console.line(f"{error} Starting again.")
         life_lib.start_again(again)
 
-    watch.watch_over(start_again)
+    if life_lib.can_start_again():  # who cannot has to wait for TensorFlow
+        watch.watch_over(start_again)
     return missing
 
 

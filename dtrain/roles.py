@@ -337,7 +337,9 @@ class _Ending:
         if isinstance(error, errors.DtrainError):
             self.status = error.exit_status
         self._signals.at_once = False
-        self._tell(failure, again is not None)
+        # Who was waited for in vain is not waited for once more.
+        patience = 0.0 if isinstance(error, errors.GivenUp) else _APPEAR_SECONDS
+        self._tell(failure, again is not None, patience)
         if again is not None:
             raise life.Again(str(error), again) from error
         if error is not original and kind is not None:
@@ -350,10 +352,14 @@ class _Ending:
             and not isinstance(error, errors.GivenUp)
             and not self._signals.received
             and life.can_start_again()
-            and (self.watch is not None or self.meeting is not None)
+            and (
+                self.watch is not None
+                or self.meeting is not None
+                or isinstance(error, errors.TasksLost)
+            )
         )
 
-    def _tell(self, failure: str | None, is_again: bool) -> None:
+    def _tell(self, failure: str | None, is_again: bool, patience: float) -> None:
         try:
             if self.model_dir is not None and not is_again:
                 record.end(self.model_dir, self.status)
@@ -361,7 +367,9 @@ class _Ending:
             self._console.log(f"run.json could not be written: {another}.")
         try:
             if self.watch is not None and not is_again:
-                _part(self.watch, self.status, self._console)
+                patience = 0.0 if self.status > 128 else patience
+                for task in self.watch.part(self.status, patience):
+                    self._console.log(f"{task} was not told that the run is over.")
             if self.meeting is not None:
                 self.meeting.end(self.status, failure)
         except Exception as another:  # that must not hide how the run ended
@@ -383,12 +391,6 @@ def _check_port(cluster: Cluster, task: Task) -> None:
             f"that is {task} of this cluster, one is enough; else stop that program, "
             f"or give {task} another port in every task's command."
         )
-
-
-def _part(watch: Watch, status: int, console: Console) -> None:
-    """Tells every server that the run is over."""
-    for task in watch.part(status, 0 if status > 128 else _APPEAR_SECONDS):
-        console.log(f"{task} could not be told that the run is over.")
 
 
 def _write_result(result: dict, path: str) -> None:

@@ -19,6 +19,7 @@ class History:
         restarts: what supervisors have noted of tasks that they have started again
             (`life.restart`), by time.
         first_step: global step that the run began at; `None` until that is known.
+        is_new: this is the run's first life.
         repeated_steps: steps up to the newest checkpoint that were done twice.
     """
 
@@ -32,7 +33,8 @@ class History:
 
     def begin(self, step: int) -> None:
         """Notes where the run begins, if this is its first life."""
-        if self.first_step is None:
+        self.is_new = self.first_step is None
+        if self.is_new:
             self.first_step = step
             self._write()
 

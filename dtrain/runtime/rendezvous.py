@@ -151,9 +151,10 @@ class _Host:
                         waiting.discard(name)
                 lost = sorted(waiting - self._guests.keys())
                 if lost:
-                    raise errors.TaskUnavailable(
+                    raise errors.TasksLost(
                         f"{', '.join(lost)} was lost while the tasks were connecting. "
-                        "Its log says why. Start the run again."
+                        "Its log says why.",
+                        self._tasks(lost),
                     )
                 self._wait.check(self._tasks(waiting) or [self._cluster.chief])
         self._tell(done=True)
@@ -163,7 +164,8 @@ class _Host:
         try:
             yield
         except errors.DtrainError as error:
-            self._tell(status=error.exit_status, error=str(error))
+            is_loss = isinstance(error, errors.TasksLost)
+            self._tell(status=error.exit_status, error=str(error), is_loss=is_loss)
             raise
 
     def _tell(self, **message: Any) -> None:
@@ -265,9 +267,10 @@ class _Guest:
         if self._is_heard("done", connected):
             return
         if not connected.done() or connected.exception() is None:
-            raise errors.TaskUnavailable(
+            raise errors.TasksLost(
                 f"{self._cluster.chief}, the chief, was lost while the tasks were "
-                "connecting. Start the run again."
+                "connecting.",
+                [self._cluster.chief],
             )
 
     def _is_heard(
@@ -299,6 +302,8 @@ class _Guest:
                 if not isinstance(message, dict):
                     return False
                 if "error" in message:
+                    if message.get("is_loss"):  # all start again, and meet anew
+                        raise errors.TasksLost(message["error"], [])
                     raise errors.from_status(message["status"], message["error"])
                 if word in message:
                     return True

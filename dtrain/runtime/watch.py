@@ -159,7 +159,8 @@ class Watch:
 
         It may be waiting, inside TensorFlow, for the very task that is lost. If it does
         so with Python locked, no other thread can act either, and no task hears of this
-        one: then the process ends, for its supervisor to start it again.
+        one: then the process ends, for its supervisor to start it again. Only for a
+        process that is dtrain's own.
 
         Args:
             start_again: called with the loss.

@@ -67,7 +67,8 @@ class StopFile(Callback):
 
     def on_start(self, session):
         self._looked = self._now()
-        if os.path.exists(self._path):  # it was meant for an earlier run
+        # What was there before was meant for an earlier run.
+        if session.history.is_new and os.path.exists(self._path):
             os.remove(self._path)
 
     def on_loop(self, session):

@@ -290,16 +290,21 @@ def test_weights_that_are_no_numbers_are_not_saved(prepare, make_trainer, checkp
     assert setup.recorder.events[-1] == ("error", caught.value)
 
 
-def test_weights_are_looked_at_only_before_they_are_saved(prepare, make_trainer):
+@pytest.mark.parametrize(("is_synchronous", "first"), [(True, []), (False, [0])])
+def test_weights_are_looked_at_only_before_they_are_saved(
+    is_synchronous, first, prepare, make_trainer
+):
+    """And once in a rehearsal, if workers may be lost that are not needed."""
     looks = []
     trainer = make_trainer()
+    trainer.is_synchronous = is_synchronous
 
     def look():
         looks.append(trainer.global_step)
 
     trainer.find_bad_weight = look
     prepare(NanStopper(), CheckpointSaver(15, 0), trainer=trainer).run()
-    assert looks == [15, 30]
+    assert looks == [*first, 15, 30]
 
 
 def test_the_step_that_went_wrong_is_named(prepare, make_trainer, checkpoints):
