@@ -160,12 +160,14 @@ def _wait_for_servers(
     def start_again(error: errors.TaskUnavailable) -> None:
         step = model_dir.newest_step(config.model_dir)
         try:
-            again = own.next(step, config.max_restarts, error)
+            again = own.next(step, config.max_restarts, error, watch.spares())
         except errors.GivenUp as another:
             console.error(f"dtrain: {another}")
+            record.end(config.model_dir, another.exit_status)
+            watch.part(another.exit_status, 0.0)
             os._exit(life_lib.OVER * bool(own.supervisor) + another.exit_status)
         console.line(f"{error} Starting again.")
-        life_lib.start_again(again)
+        life_lib.start_again(again, f"--model_dir={config.model_dir}")
 
     if life_lib.can_start_again():  # who cannot has to wait for TensorFlow
         watch.watch_over(start_again)

@@ -44,7 +44,10 @@ class TasksLost(TaskUnavailable):
 
     Attributes:
         tasks: which.
+        undone: steps that were asked for, and never will be done.
     """
+
+    undone = 0
 
     def __init__(self, message: str, tasks: Iterable[Any]):
         super().__init__(message)

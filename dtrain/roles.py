@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -233,7 +234,7 @@ def follow(
     signals: Signals,
 ) -> int:
     """Trains in step with the chief; returns its exit status."""
-    with _Ending(config, own, console, signals) as ending:
+    with _Ending(config, own, console, signals, is_chief=False) as ending:
         ending.meeting = _meet(config, source, own, console, signals)
         from dtrain import worker
 
@@ -303,8 +304,14 @@ class _Ending:
     """
 
     def __init__(
-        self, config: RunConfig, own: Life, console: Console, signals: Signals
+        self,
+        config: RunConfig,
+        own: Life,
+        console: Console,
+        signals: Signals,
+        is_chief: bool = True,
     ):
+        self._is_chief = is_chief
         self.status = errors.TrainingFailed.exit_status
         self.watch: Watch | None = None
         self.meeting: Meeting | None = None
@@ -322,7 +329,8 @@ class _Ending:
         if self._can_go_on(error):
             try:
                 step = model_dir.newest_step(self._config.model_dir)
-                again = self._life.next(step, self._config.max_restarts, error)
+                spares = self.watch.spares() if self.watch is not None else ()
+                again = self._life.next(step, self._most(), error, spares)
             except errors.GivenUp as another:
                 error = another
         if isinstance(error, KeyboardInterrupt):
@@ -340,10 +348,20 @@ class _Ending:
         # Who was waited for in vain is not waited for once more.
         patience = 0.0 if isinstance(error, errors.GivenUp) else _APPEAR_SECONDS
         self._tell(failure, again is not None, patience)
+        if again is not None and self._signals.received:  # while others were told
+            again, error = None, errors.Interrupted(self._signals.received[0])
+            self.status = error.exit_status
+            if self.watch is not None:
+                self.watch.part(self.status, 0.0)
         if again is not None:
             raise life.Again(str(error), again) from error
         if error is not original and kind is not None:
             raise error from (None if kind is KeyboardInterrupt else original)
+
+    def _most(self) -> float:
+        """Returns how many losses in a row are borne; the chief decides for all."""
+        most = self._config.max_restarts
+        return math.inf if most and not self._is_chief else most
 
     def _can_go_on(self, error: BaseException | None) -> bool:
         """Returns whether all may be well if this process starts again."""
@@ -371,7 +389,9 @@ class _Ending:
                 for task in self.watch.part(self.status, patience):
                     self._console.log(f"{task} was not told that the run is over.")
             if self.meeting is not None:
-                self.meeting.end(self.status, failure)
+                # What is given up is so for all.
+                over = life.OVER if patience == 0.0 and failure is not None else 0
+                self.meeting.end(self.status + over, failure)
         except Exception as another:  # that must not hide how the run ended
             text = errors.describe(another)
             self._console.log(f"The other tasks could not be told: {text}.")

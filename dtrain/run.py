@@ -121,7 +121,8 @@ def run_command(config: RunConfig, own: Life) -> int:
         return 0
     except life.Again as again:
         console.line(f"{again} Starting again.")
-        life.start_again(again.life)
+        folder = [f"--model_dir={config.model_dir}"] if config.model_dir else []
+        life.start_again(again.life, *folder)
     except errors.DtrainError as error:
         text = f"dtrain: {error}"
         console.error(text + private_network.hint(text))

@@ -13,13 +13,15 @@ import dataclasses
 import fcntl
 import json
 import os
+import signal
 import sys
 import uuid
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, NoReturn
 
 from dtrain import console, errors
 from dtrain.cluster.spec import Task
+from dtrain.launch.signals import ASKING
 
 _VARIABLE = "DTRAIN_LIFE"
 
@@ -27,7 +29,7 @@ _VARIABLE = "DTRAIN_LIFE"
 # that nobody starts it again.
 OVER = 100
 
-_own_command: tuple[list[str], dict[str, str]] | None = None
+_own_command: tuple[list[str], dict[str, str], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +77,20 @@ class Life:
         """Whether this process is a task of a local cluster."""
         return self.supervisor == "launcher"
 
-    def next(self, step: int, most: int, error: errors.TaskUnavailable) -> Life:
+    def next(
+        self,
+        step: int,
+        most: float,
+        error: errors.TaskUnavailable,
+        spares: Iterable[Task] = (),
+    ) -> Life:
         """Returns the next life, in which a task that was lost is to be back.
 
         Args:
             step: of the newest checkpoint.
             most: lives in a row without a newer one.
             error: the loss.
+            spares: tasks that this life did without.
 
         Raises:
             GivenUp: there were as many.
@@ -92,8 +101,8 @@ class Life:
                 f"{error} --max_restarts={most} allows no more losses without a newer "
                 "checkpoint. Start the run again: it goes on from the last one, if any."
             ) from error
-        without = error.tasks if isinstance(error, errors.TasksLost) else ()
-        without = tuple(dict.fromkeys((*self.without, *map(str, without))))
+        lost = error.tasks if isinstance(error, errors.TasksLost) else ()
+        without = tuple(map(str, dict.fromkeys((*spares, *lost))))
         return dataclasses.replace(self, again=again, step=step, without=without)
 
     def knows_as_lost(self, task: Task) -> bool:
@@ -124,7 +133,8 @@ def keep_command() -> None:
     Only for a process that is dtrain's own: nobody else's can be started again.
     """
     global _own_command
-    _own_command = [sys.executable, *sys.orig_argv[1:]], dict(os.environ)
+    argv = [sys.executable, *sys.orig_argv[1:]]
+    _own_command = argv, dict(os.environ), os.getcwd()
 
 
 def can_start_again() -> bool:
@@ -132,11 +142,20 @@ def can_start_again() -> bool:
     return _own_command is not None
 
 
-def start_again(life: Life) -> NoReturn:
-    """Ends this life and begins the next, in the same process."""
-    argv, environ = _own_command
+def start_again(life: Life, *flags: str) -> NoReturn:
+    """Ends this life and begins the next, in the same process.
+
+    Args:
+        life: the next one.
+        flags: to add to the command, if they are not there.
+    """
+    argv, environ, folder = _own_command
+    argv = [*argv, *(flag for flag in flags if flag not in argv)]
     environ = dict(environ)
     life.leave(environ)
+    os.chdir(folder)
+    # What comes from here on waits for the next life's handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     console.restore()
     # Whatever TensorFlow and others have opened ends with this life.
     for name in os.listdir("/proc/self/fd"):

@@ -192,7 +192,9 @@ class _Launcher:
         chief = self._tasks[self._cluster.chief]
         for supervised in (chief, *self._tasks.values()):
             # With the chief gone, whatever follows it is meant to.
-            supervised.is_stopping = self._is_stopping or chief.has_ended
+            is_last = supervised.name == str(_EVALUATOR) and chief.child.status == 0
+            is_over = chief.has_ended and not is_last
+            supervised.is_stopping = self._is_stopping or is_over
             supervised.look()
         for task, supervised in self._tasks.items():
             if self._listens(task):
@@ -228,7 +230,8 @@ class _Launcher:
             Interrupted: there is nothing to save yet.
         """
         self._is_stopping = True
-        if chief.is_pausing or self._cluster.chief not in self._has_listened:
+        is_up = self._has_listened.get(self._cluster.chief) is chief.child
+        if chief.is_pausing or not is_up:
             raise errors.Interrupted(signum)
         chief.child.process.send_signal(signum)
         self._console.line(
@@ -285,16 +288,18 @@ class _Launcher:
         record.end(self._config.model_dir, status if status >= 0 else 128 - status)
         if _EVALUATOR not in self._tasks:
             return
-        evaluator = self._tasks[_EVALUATOR].child
-        if status == 0 and not evaluator.wait(_LEAVE_SECONDS):
+        evaluator = self._tasks[_EVALUATOR]
+        if status == 0 and not evaluator.child.wait(_LEAVE_SECONDS):
             self._console.line("Waiting for the evaluator. Ctrl-C ends it.")
-        while not evaluator.wait(_POLL_SECONDS):
+        while not evaluator.has_ended:
             if self._signals.received and not self._is_stopping:
-                evaluator.process.send_signal(self._signals.received[0])
+                evaluator.child.process.send_signal(self._signals.received[0])
                 self._is_stopping = True
+            self._look()
+            time.sleep(_POLL_SECONDS)
         self._look()
-        if not self._leaves_well(_EVALUATOR, evaluator):
-            self._console.error(evaluator.describe_end())
+        if not self._leaves_well(_EVALUATOR, evaluator.child):
+            self._console.error(evaluator.child.describe_end())
 
     def stop(self) -> None:
         """Ends every task that is still there: first by waiting, then by force."""
@@ -319,6 +324,8 @@ class _Launcher:
             TaskUnavailable: the chief died and could not be replaced.
         """
         status = chief.child.status
+        if self._signals.received and status == -self._signals.received[0]:
+            return 128 - status  # it was not up to saving
         if status not in child.STATUSES:
             self._console.error(chief.child.describe_end())
             raise errors.TaskUnavailable(self._how_to_resume(self._cluster.chief))

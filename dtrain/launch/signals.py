@@ -30,6 +30,8 @@ class Signals:
             for signum in ASKING:
                 if signal.getsignal(signum) is not signal.SIG_IGN:
                     self._before[signum] = signal.signal(signum, self._note)
+            # An earlier life of this process may have kept some back (`life.py`).
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         return self
 
     def take_back(self) -> None:

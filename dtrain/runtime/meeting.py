@@ -18,6 +18,7 @@ from tensorflow.python.eager import context
 from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task
 from dtrain.console import Console
+from dtrain.launch.life import OVER
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight, rendezvous, unlocked
 from dtrain.runtime.collectives import Group
@@ -264,7 +265,10 @@ class Meeting:
             message = f"{failure.task} ended the run: {message}"
         # Who has lost a task is about to start again, as this one has to.
         error = errors.TaskUnavailable(message)
-        if failure.status != error.exit_status:
+        given_up = OVER + error.exit_status
+        if failure.status == given_up:
+            error = errors.GivenUp(message)
+        elif failure.status != error.exit_status:
             error = errors.from_status(failure.status, message)
         raise error from cause
 

@@ -18,6 +18,7 @@ from dtrain.runtime import contact, mailbox
 
 _POLL_SECONDS = 0.2
 TELL_SECONDS = 5.0
+_LEFT = 143  # the status of a task that was asked to leave
 
 
 def jobs_of(cluster: Cluster) -> dict[str, list[str]]:
@@ -48,7 +49,6 @@ class Post:
 
     Attributes:
         task: who.
-        is_seen: it was looked at.
         is_ready: it is the right one, and obeys this chief.
         is_silent: its machine did not answer when it was last asked.
         is_leaving: it was asked to leave, and waits for a word.
@@ -69,7 +69,7 @@ class Post:
         now: Callable[[], float],
     ):
         self.task = task
-        self.is_seen = self.is_ready = self.is_silent = self.is_over = False
+        self.is_ready = self.is_silent = self.is_over = False
         self.is_leaving = self.has_left = self.is_spare = False
         self.boot: str | None = None
         self.restarts: list[dict[str, Any]] = []
@@ -133,6 +133,11 @@ class Post:
             self.has_left = True
             return True
 
+    def let_leave(self) -> None:
+        """Lets it leave if it was asked to, and does nothing for the run."""
+        if self.is_ready and self.is_leaving and not self.has_left:
+            self.leave(_LEFT, for_good=False)
+
     def _run(self) -> None:
         try:
             self._watch()
@@ -144,7 +149,8 @@ class Post:
             with self._lock:
                 if not self.is_over:
                     self._look()
-            self.is_seen = True
+            if self.is_spare:
+                self.let_leave()
             # One that does not answer is asked again at once.
             time.sleep(self._me["every"] if self._answers else _POLL_SECONDS)
 
@@ -164,6 +170,7 @@ class Post:
                 self._first_boot = self._first_boot or self.boot
                 self.restarts = shown["restarts"]
                 self.is_leaving = shown["is_leaving"]
+                self.is_silent = False
         except contact.Unreachable as error:
             self._problem, self.is_silent = str(error), error.is_silent
 

@@ -25,6 +25,7 @@ BEATS = 10  # in one heartbeat time-out
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LINES = 10.0
 _STUCK_SECONDS = 8.0  # for the main thread to hear of a loss
+_BUSY_SECONDS = 60.0  # ... if it can still save what there is
 _END_SECONDS = 120.0  # for it to save what there is, and to start again
 
 
@@ -97,10 +98,13 @@ class Watch:
         while True:
             self._check_posts()
             missing = [post for post in self._posts if not post.is_ready]
+            for post in self._posts:  # it need not wait until all are there
+                post.let_leave()
             if is_later and self._now() - started >= self._timeout:
                 optional = [*optional, *self._silent_workers()]
             needed = [post for post in missing if post.task not in optional]
-            if not needed and all(post.is_seen for post in missing):
+            is_late = self._now() - started >= self._timeout
+            if not needed and all(post.is_silent or is_late for post in missing):
                 for post in missing:
                     post.is_spare = True
                 return [post.task for post in missing]
@@ -175,12 +179,20 @@ class Watch:
                 time.sleep(_POLL_SECONDS)
                 lost = self._find_lost()
                 since = (since or self._now()) if lost else None
-                patience = _END_SECONDS if self.is_handled else _STUCK_SECONDS
+                patience = _STUCK_SECONDS
+                if self.is_handled:
+                    patience = _END_SECONDS
+                elif all(post.task.type == "worker" for post in lost):
+                    patience = _BUSY_SECONDS
                 if since is not None and self._now() - since > patience:
                     start_again(_describe_loss(lost, self._timeout))
             faulthandler.cancel_dump_traceback_later()
 
         threading.Thread(target=look, daemon=True).start()
+
+    def spares(self) -> list[Task]:
+        """Returns the tasks that the run does without."""
+        return [post.task for post in self._posts if post.is_spare]
 
     def leaving(self) -> list[Task]:
         """Returns the tasks that were asked to leave, and wait for a word."""
@@ -215,7 +227,8 @@ class Watch:
         def tell(post: Post) -> None:
             deadline = self._now() + patience
             while not post.leave(status):
-                if self._now() >= deadline or post.boot is not None:
+                is_known = post.boot is not None or post.is_spare
+                if self._now() >= deadline or is_known:
                     return
                 time.sleep(_POLL_SECONDS)
             told.add(post.task)
@@ -228,6 +241,8 @@ class Watch:
             thread.start()
         for thread in threads:
             thread.join(patience + TELL_SECONDS)
+        for post in self._posts:  # who was not told is not this run's any more
+            post.is_over = True
         return [post.task for post in self._posts if post.task not in told]
 
 

@@ -128,15 +128,16 @@ class Session:
         """
         self._signals.at_once = False
         try:
-            self._call("on_start")
             try:
+                self._call("on_start")
                 self._train()
-            except errors.TasksLost:
+                if self._signals.received:
+                    self._interrupt()
+                self._call("on_end")
+            except errors.TasksLost as error:
+                self._asked -= error.undone
                 self._save_without_them()
                 raise
-            if self._signals.received:
-                self._interrupt()
-            self._call("on_end")
         except BaseException as error:
             self._tell_of(error)
             raise

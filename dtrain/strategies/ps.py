@@ -175,6 +175,13 @@ class PsTrainer(CommonTrainer):
         # The truth: a lost worker's steps may have been counted, and run again.
         self.global_step = int(self._counter.numpy())
 
+    def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
+        def look() -> bool:
+            self._look()
+            return is_over()
+
+        return super().evaluate(look)
+
     def start_profiling(self) -> None:
         super().start_profiling()
         for task in self._servers:
@@ -232,18 +239,24 @@ class PsTrainer(CommonTrainer):
         try:
             self._check()
         except errors.TasksLost as error:
-            self._drain(len(error.tasks))
+            error.undone = self._drain(len(error.tasks))
             raise
         self._let_leave()
 
-    def _drain(self, num_lost: int) -> None:
-        """Waits for what is under way but on lost workers; then counts."""
+    def _drain(self, num_lost: int) -> int:
+        """Waits for what is under way but on lost workers; then counts.
+
+        Returns:
+            Steps that were asked for, and are not done.
+        """
         deadline = time.monotonic() + _DRAIN_SECONDS
         while time.monotonic() < deadline:
             if sum(not future.done() for future in self._under_way) <= num_lost:
                 break
             time.sleep(_POLL_SECONDS)
         self.global_step = int(self._counter.numpy())
+        waiting = [c for future, c in self._under_way.items() if not future.done()]
+        return sum(call.num_steps for call in waiting)
 
     def _let_leave(self) -> None:
         """Lets workers go that were asked to leave, and takes in who came instead.
@@ -258,8 +271,8 @@ class PsTrainer(CommonTrainer):
             boot = self._watch.boot(task)
             is_idle = self._gates.close(self._workers.index(task))
             if is_idle and self._left.get(task) != boot:
-                self._left[task] = boot
-                self._watch.tell(task, _LEFT)
+                if self._watch.tell(task, _LEFT):
+                    self._left[task] = boot
         for task, boot in list(self._left.items()):
             if self._watch.boot(task) != boot:
                 del self._left[task]

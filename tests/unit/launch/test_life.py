@@ -48,6 +48,8 @@ def test_without_restarts_the_first_loss_is_the_end():
 def test_workers_that_were_given_up_stay_known():
     worker = Task("worker", 1)
     own = Life(run="abc").next(1, 9, errors.TasksLost("It is silent.", [worker]))
-    own = own.next(2, 9, LOST)
     assert own.knows_as_lost(worker)
     assert not own.knows_as_lost(Task("worker", 0))
+    assert own.next(2, 9, LOST, [worker]).knows_as_lost(worker)
+    # One that was taken in again is like any other.
+    assert not own.next(2, 9, LOST).knows_as_lost(worker)

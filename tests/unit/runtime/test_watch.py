@@ -63,7 +63,6 @@ def make(servers, clock):
 def look(watch):
     for one in watch._posts:
         one._look()
-        one.is_seen = True
 
 
 def problem(watch, task):
@@ -181,6 +180,7 @@ def test_a_ps_that_was_started_again_holds_nothing(make, servers):
 
 def test_a_worker_that_was_given_up_is_not_waited_for_again(make, servers, clock):
     servers["w1:1"].problem = "does not answer"
+    servers["w1:1"].is_silent = True
     own, lost = make(), Task("worker", 1)
     look(own)
     console = Console(io.StringIO())
