@@ -326,14 +326,21 @@ class _Launcher:
         status = chief.child.status
         if self._signals.received and status == -self._signals.received[0]:
             return 128 - status  # it was not up to saving
-        if status not in child.STATUSES:
-            self._console.error(chief.child.describe_end())
-            raise errors.TaskUnavailable(self._how_to_resume(self._cluster.chief))
+        lost = [self._cluster.chief] if status not in child.STATUSES else []
+        if status == errors.TaskUnavailable.exit_status:  # what is behind that
+            lost = [task for task in self._tasks if self._is_lost(task)]
+        for task in lost[:1]:
+            self._console.error(self._tasks[task].child.describe_end())
+            raise errors.TaskUnavailable(self._how_to_resume(task))
         if status == 0 and _EVALUATOR in self._tasks:
             self._show_best()
             status = self._tasks[_EVALUATOR].child.status
             return status if status >= 0 else errors.TaskUnavailable.exit_status
         return status
+
+    def _is_lost(self, task: Task) -> bool:
+        status = self._tasks[task].child.poll()
+        return status is not None and status not in child.STATUSES
 
     def _show_best(self) -> None:
         """Tells what the evaluator has found, if that was its task."""
