@@ -2,12 +2,11 @@
 
 The launcher is never a task. It gives every task its role through TF_CONFIG, its
 log and its GPU, starts lost ones again, passes signals on to the chief, and ends with
-the chief's status. No task outlives it (see `lifeline`).
+its status. No task outlives it (see `lifeline`).
 """
 
 import contextlib
 import functools
-import glob
 import json
 import os
 import signal
@@ -339,8 +338,7 @@ class _Launcher:
         return status
 
     def _is_lost(self, task: Task) -> bool:
-        status = self._tasks[task].child.poll()
-        return status is not None and status not in child.STATUSES
+        return self._tasks[task].child.poll() not in (None, *child.STATUSES)
 
     def _show_best(self) -> None:
         """Tells what the evaluator has found, if that was its task."""
@@ -356,7 +354,7 @@ class _Launcher:
 
     def _how_to_resume(self, task: Task) -> str:
         folder = self._config.model_dir
-        saved = glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
+        saved = model_dir.newest_step(folder) >= 0
         return f"The run stopped, because {task} was lost." + (
             f" The same command with --model_dir={folder} goes on from the last "
             "checkpoint."
