@@ -18,6 +18,7 @@ from dtrain.runtime import contact, mailbox
 
 _POLL_SECONDS = 0.2
 TELL_SECONDS = 5.0
+_SHORT_TRY_SECONDS = 1.0
 _LEFT = 143  # the status of a task that was asked to leave
 
 
@@ -80,6 +81,7 @@ class Post:
         self._now = now
         self._problem = "was not looked at yet"
         self._answers = False
+        self._failures = 0  # in a row
         self._heard = now()
         self._first_boot: str | None = None  # of the process that training began with
         self._foreign: tuple[Any, float] | None = None  # another chief's, since when
@@ -158,7 +160,8 @@ class Post:
         self._answers = False
         beat = {"do": mailbox.BEAT, "chief": self._me} if self.is_ready else None
         try:
-            shown = self._contact.exchange(beat, max(2.0, self._me["every"]))
+            shown = self._contact.exchange(beat, self._patience())
+            self._failures = 0
             fault = self._find_fault(shown)
             if fault is not None:
                 self._problem = fault
@@ -173,6 +176,16 @@ class Post:
                 self.is_silent = False
         except contact.Unreachable as error:
             self._problem, self.is_silent = str(error), error.is_silent
+            self._failures += 1
+
+    def _patience(self) -> float:
+        """Returns for how many seconds to wait for an answer.
+
+        A link that comes back is noticed by a connection that is made anew, so most
+        tries are short; some are long, for a link that is slow.
+        """
+        is_short = self._failures % 3
+        return _SHORT_TRY_SECONDS if is_short else max(3.0, self._me["every"])
 
     def _find_fault(self, shown: dict[str, Any]) -> str | None:
         """Returns why this is not the task that is looked for."""

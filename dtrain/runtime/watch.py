@@ -21,7 +21,7 @@ from dtrain.console import Console
 from dtrain.launch.life import Life
 from dtrain.runtime.post import TELL_SECONDS, Post, jobs_of
 
-BEATS = 10  # in one heartbeat time-out
+BEATS = 15  # in one heartbeat time-out
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LINES = 10.0
 _STUCK_SECONDS = 8.0  # for the main thread to hear of a loss
