@@ -97,13 +97,13 @@ class Watch:
         started = said = self._now()
         while True:
             self._check_posts()
-            missing = [post for post in self._posts if not post.is_ready]
             for post in self._posts:  # it need not wait until all are there
                 post.let_leave()
-            if is_later and self._now() - started >= self._timeout:
+            missing = [p for p in self._posts if p.has_left or not p.is_ready]
+            is_late = self._now() - started >= self._timeout
+            if is_later and is_late:
                 optional = [*optional, *self._silent_workers()]
             needed = [post for post in missing if post.task not in optional]
-            is_late = self._now() - started >= self._timeout
             if not needed and all(post.is_silent or is_late for post in missing):
                 for post in missing:
                     post.is_spare = True
@@ -171,9 +171,7 @@ class Watch:
         """
 
         def look() -> None:
-            since = (
-                None  # when a loss was seen that nobody deals with, or not to an end
-            )
+            since = None  # when the loss was seen that is still there
             while not self._is_over:
                 faulthandler.dump_traceback_later(self._timeout, exit=True)
                 time.sleep(_POLL_SECONDS)

@@ -5,7 +5,6 @@ What is printed are the figures of docs/failures.md: `pytest -rP` shows them.
 
 import json
 import re
-import subprocess
 import sys
 import time
 
@@ -221,4 +220,3 @@ def test_slow_links_slow_their_own_workers_down_and_nobody_else(lab, make_hosts)
     assert own[0] > 2 * max(own[1:]), own
     assert min(own) > 0, own
     assert [commands["worker", i].wait(20) for i in range(3)] == [0, 0, 0]
-    assert subprocess.run([*hosts.inside(5), "true"]).returncode == 0

@@ -260,3 +260,18 @@ def test_a_worker_that_was_told_to_leave_is_not_lost_but_may_come_back(
     clock.advance(31)
     with pytest.raises(errors.TaskUnavailable, match="worker:1"):
         own.check()
+
+
+def test_a_task_that_leaves_before_training_is_missing_until_another_comes(
+    make, servers
+):
+    own, console = make(), Console(io.StringIO())
+    look(own)
+    servers["w1:1"].shown["is_leaving"] = True
+    look(own)
+    with pytest.raises(errors.GivenUp):
+        own.wait(0.0, console, lambda: None)
+    assert servers["w1:1"].said[-1] == "leave"
+    servers["w1:1"].shown.update(chief=None, boot="second", is_leaving=False)
+    look(own)
+    assert own.wait(0.0, console, lambda: None) == []
