@@ -147,22 +147,13 @@ class Checkpoints:
             TrainingFailed: it cannot be written; those that were there are as before.
         """
         path = os.path.join(self._folder, f"ckpt-{step}")
-        draft = os.path.join(self._folder, f"{_DRAFT}{step}")
-        try:
-            os.makedirs(draft, exist_ok=True)
-            self._write(draft)
+        with self._drafted(str(step), path) as draft:
             self._rename(draft, path)
             self._times[path] = self._now()
             leaving = self._choose_leaving(path)
             self._write_state(path)
             for old in leaving:
                 _remove(old)
-        except tf.errors.UnavailableError:
-            raise
-        except (tf.errors.OpError, OSError) as error:
-            raise self._not_written(path, error) from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         return path
 
     def rehearse(self) -> None:
@@ -171,20 +162,29 @@ class Checkpoints:
         What TensorFlow has done once it can do again while a worker is cut off; what is
         new to it is sent to every worker first.
         """
-        draft = os.path.join(self._folder, f"{_DRAFT}rehearsal")
+        with self._drafted("rehearsal", os.path.join(self._folder, "rehearsal")):
+            pass
+
+    @contextlib.contextmanager
+    def _drafted(self, name: str, path: str) -> Iterator[str]:
+        """Gives a folder with all that is to be saved; deletes what is left of it.
+
+        Args:
+            name: of the draft.
+            path: of what is to become of it, for messages.
+        """
+        draft = os.path.join(self._folder, f"{_DRAFT}{name}")
         try:
             os.makedirs(draft, exist_ok=True)
-            self._write(draft)
+            with _without_functions():
+                self._checkpoint.write(os.path.join(draft, "ckpt"), self._options)
+            yield draft
         except tf.errors.UnavailableError:
             raise
         except (tf.errors.OpError, OSError) as error:
-            raise self._not_written(draft, error) from error
+            raise self._not_written(path, error) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-    def _write(self, draft: str) -> None:
-        with _without_functions():
-            self._checkpoint.write(os.path.join(draft, "ckpt"), self._options)
 
     def restore(self) -> str | None:
         """Takes over the newest checkpoint that is whole; returns its path.
