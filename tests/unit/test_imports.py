@@ -23,6 +23,7 @@ LAYERS = (
     ("session",),
     ("assessment",),
     ("chief", "worker", "evaluator"),
+    ("ending",),
     ("roles",),
     ("run",),
     ("flags",),
