@@ -264,7 +264,11 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_traceback(
 
 
 def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(strategy, lab, run_in):
-    """The rate of step 57 breaks the weights: it is step 58 whose loss tells."""
+    """The rate of step 57 breaks the weights: it is step 58 whose loss tells.
+
+    Under `ps`, that of the first one to read them then: the other worker may have taken
+    the next numbers before. All are done by the next checkpoint.
+    """
     command, _ = run_in(
         lab,
         strategy,
@@ -273,7 +277,7 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(strategy, lab, 
         expect=4,
     )
     (step,) = re.findall(r"no number in the step to global step (\d+)", command.output)
-    assert int(step) == 59 if strategy.name != "ps" else 59 <= int(step) < 70
+    assert 59 <= int(step) <= (100 if strategy.name == "ps" else 59)
     assert [p.name for p in lab.model_dir.glob("ckpt-*.index")] == ["ckpt-50.index"]
     command, _ = run_in(
         lab, strategy, "--experiment=my_models:breaking", "--train_steps=52", name="on"
