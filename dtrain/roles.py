@@ -106,7 +106,9 @@ def serve(
         cluster.rank_on_host(task), os.environ
     )
     environment.prepare(cluster)
-    from dtrain.runtime import input_service, profiling, server
+    from dtrain.runtime import connections, input_service, profiling, server
+
+    connections.keep(config.heartbeat_timeout)
 
     def prepare() -> None:
         profiling.answer()
@@ -263,8 +265,9 @@ def _meet(
         *place, config.devices_per_task, os.environ
     )
     environment.prepare(cluster)
-    from dtrain.runtime import meeting
+    from dtrain.runtime import connections, meeting
 
+    connections.keep(config.heartbeat_timeout)
     meeting.check_unused()
     _check_port(cluster, task)
     return meeting.Meeting(
@@ -279,9 +282,11 @@ def _meet(
 
 
 def _watch_servers(cluster: Cluster, config: RunConfig, own: Life) -> Watch:
+    from dtrain.runtime import connections
     from dtrain.runtime.watch import Watch
 
     servers, timeout = cluster.servers(), config.heartbeat_timeout
+    connections.keep(timeout)
     watch = Watch(cluster, servers, config.strategy, own, timeout)
     watch.start()
     return watch

@@ -245,7 +245,11 @@ class Meeting:
         if self._notes.wait_for_failure(_FIRST_CAUSE_SECONDS) is not None:
             self._raise_failure(error)
         lost = self._find_silent() or self._find_named(error.message)
-        if lost or isinstance(error, tf.errors.UnavailableError):
+        # ... of a heartbeat, for instance, to the chief.
+        is_call = "/tensorflow.CoordinationService/" in error.message
+        if is_call and not lost and not self.is_chief:
+            lost = [self._chief]
+        if lost or is_call or isinstance(error, tf.errors.UnavailableError):
             raise errors.TaskUnavailable(_describe_loss(lost)) from error
 
     def _find_silent(self) -> list[Task]:

@@ -75,13 +75,14 @@ def check_counts(result):
     assert result["eval"]["accuracy"] > 0.95
 
 
-def test_a_worker_that_is_cut_off_for_20_s_goes_on(lab, make_hosts):
+def test_a_worker_that_is_cut_off_for_22_s_goes_on(lab, make_hosts):
+    """For longer than the 20 s after which gRPC would close a server's connection."""
     hosts, commands = start_three_workers(lab, make_hosts)
     run = commands["chief", 0]
     hosts.cut(4)
     cut = time.monotonic()
     more_steps(lab, run, 5, "a step of the others")
-    lab.poll(lambda: time.monotonic() > cut + 20, 21, "20 s")
+    lab.poll(lambda: time.monotonic() > cut + 22, 23, "22 s")
     more_steps(lab, run, 5, "a step of the others")
     hosts.mend(4)
     told = run.output.count("worker:2  step")
@@ -89,6 +90,7 @@ def test_a_worker_that_is_cut_off_for_20_s_goes_on(lab, make_hosts):
     print(f"it goes on {time.monotonic() - cut:.1f} s after the cut")
     lab.stop(lab.folder / "chief-0")
     assert run.wait(60) == 0
+    assert "Starting again" not in run.output
     check_counts(lab.result("chief-0.json"))
     assert {command.wait(20) for command in commands.values()} == {0}
 
