@@ -203,11 +203,11 @@ class RunConfig:
         self.profiled_steps()
 
     def _check_one_device(self) -> None:
-        if self.gradient_dtype != "float32":
+        if self.gradient_dtype != "float32" and self.strategy == "local":
             raise errors.UsageError(
-                f"--gradient_dtype={self.gradient_dtype} is for gradients that "
-                "replicas exchange, which they do not under "
-                f"--strategy={self.strategy}. Leave it out, or use --strategy=sync."
+                f"--gradient_dtype={self.gradient_dtype} is for gradients that travel, "
+                "which they do not under --strategy=local. Leave it out, or use "
+                "--strategy=ps or sync."
             )
         if (self.devices_per_task or 1) > 1:
             raise errors.UsageError(

@@ -5,6 +5,7 @@ Both functions here are to be called where an experiment's `train_data(ctx)` and
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -46,20 +47,31 @@ def train_batches(
             it is kept in memory, so leave to it what makes examples bigger.
     """
 
-    def shard(data: tf.data.Dataset) -> tf.data.Dataset:
-        return data.shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
+    pipelines, index = ctx.num_input_pipelines, ctx.input_pipeline_id
 
-    def shuffle(data: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    def shuffled(count: tf.Tensor | int, size: int) -> tf.data.Dataset:
         order = {"seed": seed, "reshuffle_each_iteration": True}
-        return ctx.repeat(data.cache().shuffle(size, **order))
+        return ctx.repeat(tf.data.Dataset.range(count).shuffle(size, **order))
 
+    # Numbers are shuffled, and a batch of examples is taken out at once: one by one
+    # they would cost more than a small network's step does.
     if ctx.num_replicas_in_sync > 1:
-        stream = shard(shuffle(examples, count))
+        own, numbers = examples, shuffled(count, count).shard(pipelines, index)
     else:
-        stream = shuffle(shard(examples), -(-count // ctx.num_input_pipelines))
+        own = examples.shard(pipelines, index)
+        numbers = shuffled((count - index - 1) // pipelines + 1, -(-count // pipelines))
     # Of an endless one all batches are full, and have one shape.
-    is_endless = stream.cardinality() == tf.data.INFINITE_CARDINALITY
-    return _finish(stream.batch(batch_size, drop_remainder=is_endless), decode)
+    is_endless = numbers.cardinality() == tf.data.INFINITE_CARDINALITY
+    numbers = numbers.batch(batch_size, drop_remainder=is_endless)
+
+    def take(whole: Any, numbers: tf.Tensor) -> Any:
+        batch = tf.nest.map_structure(lambda part: tf.gather(part, numbers), whole)
+        if decode is None:
+            return batch
+        return decode(*batch) if isinstance(batch, tuple) else decode(batch)
+
+    whole = own.batch(count).cache().repeat()  # one element, all of it
+    return _finish(tf.data.Dataset.zip(whole, numbers).map(take))
 
 
 def eval_batches(
@@ -78,12 +90,11 @@ def eval_batches(
         decode: from a batch as stored to a batch as evaluated.
     """
     shard = examples.shard(ctx.num_input_pipelines, ctx.input_pipeline_id)
-    return _finish(shard.batch(batch_size), decode)
+    batches = shard.batch(batch_size)
+    return _finish(batches if decode is None else batches.map(decode))
 
 
-def _finish(batches: tf.data.Dataset, decode: Callable | None) -> tf.data.Dataset:
-    if decode is not None:
-        batches = batches.map(decode)
+def _finish(batches: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     # Nothing here is left to tune, and the tuner's bookkeeping for each element
     # costs a third of the pipeline's speed on one core (TF 2.21: 4,900 batches of

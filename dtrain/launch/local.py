@@ -18,7 +18,7 @@ from dtrain.cluster import tf_config
 from dtrain.cluster.spec import Cluster, Task, split_address
 from dtrain.config import RunConfig
 from dtrain.console import Console
-from dtrain.launch import child, gpus, model_dir, ports, record
+from dtrain.launch import child, gpus, model_dir, ports, processors, record
 from dtrain.launch.child import Child
 from dtrain.launch.life import Life
 from dtrain.launch.private_network import PrivateNetwork
@@ -174,6 +174,7 @@ class _Launcher:
         environ = dict(self._environ)
         environ["TF_CONFIG"] = tf_config.build(self._cluster, task)
         environ["CUDA_VISIBLE_DEVICES"] = self._visible_gpus(task)
+        environ |= processors.threads(task, self._config.num_workers, environ)
         # The chief keeps the terminal, and sends all but its lines to its log.
         keeps_terminal = task == self._cluster.chief
         return child.start_task(

@@ -5,6 +5,7 @@ It is written against tensors: weights are read, gradients are taken with
 the variables are and far from them.
 """
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from dtrain.strategies import loss_scale as loss_scale_lib
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.gradients import Sums
 from dtrain.strategies.loss_scale import LossScale
+from dtrain.strategies.messages import Direct, Packed
 from dtrain.strategies.objective import Objective, unpack
 from dtrain.strategies.staleness import Staleness
 
@@ -45,6 +47,7 @@ class Step:
         seed: for what the model draws without a seed of its own.
         loss_scale: for gradients in float16.
         staleness: counts how stale updates are, where workers are asynchronous.
+        messages: how weights come to the step, and gradients to the weights.
     """
 
     def __init__(
@@ -58,9 +61,11 @@ class Step:
         seed: int = 0,
         loss_scale: LossScale | None = None,
         staleness: Staleness | None = None,
+        messages: Direct | Packed | None = None,
     ):
         self.loss_scale = loss_scale
         self._staleness = staleness
+        self._messages = messages or Direct()
         self._model = model
         self._optimizer = optimizer
         self._objective = objective
@@ -68,7 +73,6 @@ class Step:
         self._accumulate_steps = accumulate_steps
         # Seeds never change: what does is the step that they are combined with.
         own = np.uint32(replica * _GOLDEN % 2**32)
-        self._read_after: list[tf.Tensor] = []  # what is being traced
         self._seed = np.uint32(seed % 2**32) ^ own
         self._seeds = {
             id(v): np.asarray(v.value)[0] ^ own
@@ -126,30 +130,31 @@ class Step:
         )
 
     def _run(self, element: Callable, tally: list, within: Callable) -> tuple:
-        step = self.take_ticket()
         landed = self._staleness and self._staleness.before_read()
+        step, rate, weights = self._fetch(landed)
         loss, gradients, tally = within(
-            lambda: self._compute(element, step, tally, landed)
+            lambda: self._compute(element, step, tally, weights)
         )
         first_op = len(tf.compat.v1.get_default_graph().get_operations())
-        self.apply(gradients, step, within)
+        self.apply(gradients, step, within, rate)
         if self._staleness is not None:
             self._staleness.after_write(landed, first_op)
         return loss, tally_lib.with_update(tally, loss, step)
 
     def _compute(
-        self, element: Callable, step: tf.Tensor, tally: list, landed: tf.Tensor | None
+        self, element: Callable, step: tf.Tensor, tally: list, weights: list
     ) -> tuple[tf.Tensor, list, list]:
         """Returns loss and gradients of one update's batches, and the new tally."""
-        self._read_after = [] if landed is None else [landed]
         if self._accumulate_steps == 1:
             batch, _ = element(0)
-            loss, _, gradients, tally = self.differentiate(batch, step, tally)
+            loss, _, gradients, tally = self.differentiate(
+                batch, step, tally, weights=weights
+            )
             return loss, gradients, tally
 
         def micro(index, tallies):
             batch, is_own = element(index)
-            return [self.sums(batch, step, tallies[0], index, is_own)]
+            return [self.sums(batch, step, tallies[0], index, is_own, weights)]
 
         (sums,) = gradients_lib.accumulate(
             micro, self._accumulate_steps, lambda _: self.zeros(), [tally]
@@ -171,7 +176,9 @@ class Step:
         """Returns the number of this step, where nobody else counts meanwhile."""
         return tf.convert_to_tensor(self._counter)
 
-    def sums(self, element, step, tally, micro=0, is_own=None) -> Sums:
+    def sums(
+        self, element, step, tally, micro=0, is_own=None, weights: list | None = None
+    ) -> Sums:
         """Returns what `differentiate` does, times the batch's weight.
 
         Args:
@@ -179,7 +186,7 @@ class Step:
                 `None` if all are.
         """
         loss, weight, gradients, new = self.differentiate(
-            element, step, tally, micro, is_own
+            element, step, tally, micro, is_own, weights
         )
         batches = tf.ones([])
         if is_own is not None:
@@ -198,6 +205,7 @@ class Step:
         tally: list,
         micro: tf.Tensor | int = 0,
         is_own: tf.Tensor | None = None,
+        weights: list[tf.Tensor] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, list, list]:
         """Runs one batch forward and backward, and keeps the state it changes.
 
@@ -208,6 +216,7 @@ class Step:
             micro: which micro-batch of the step this is.
             is_own: a bool scalar; a batch that is not changes no state. `None` if
                 all are.
+            weights: the trainable ones' values; `None` to read them.
 
         Returns:
             The loss and its weight, float32 scalars; the gradient, one a trainable
@@ -218,10 +227,11 @@ class Step:
         draws = (step * self._accumulate_steps + tf.cast(micro, tf.int64)) * (
             _DRAWS_PER_STEP
         )
-        weights = self._read_weights()
-        state = [
-            self._read_state(v, draws) for v in self._model.non_trainable_variables
-        ]
+        if weights is None:
+            weights = [
+                tf.convert_to_tensor(v.value) for v in self._model.trainable_variables
+            ]
+        state = self._read_state(draws)
         waited = tally_lib.seconds_between(weights, batch)
         with (
             keras_ways.unscaled_losses(),
@@ -262,6 +272,7 @@ class Step:
         gradients: Sequence,
         step: tf.Tensor,
         within: Callable[[Callable], Any] = lambda update: update(),
+        rate: tf.Tensor | None = None,
     ) -> None:
         """Updates the weights as number `step` of the run.
 
@@ -273,6 +284,7 @@ class Step:
             gradients: dense, sparse or `None`, one a trainable weight.
             step: its number, an int64 scalar.
             within: calls the update as the strategy wants it called.
+            rate: what the optimizer keeps as its learning rate, if it has been read.
         """
         gradients = [
             gradients_lib.merge_rows(g) if isinstance(g, tf.IndexedSlices) else g
@@ -282,8 +294,8 @@ class Step:
         def update() -> tf.Tensor:
             # Some strategies call in a thread of their own, in which Keras asks for
             # the rate; what it then merges over replicas it calls in this one.
-            with self._counted_as(step):
-                within(lambda: self._update(gradients, step))
+            with self._counted_as(step, rate):
+                within(lambda: self._update(gradients, step, rate))
             return tf.constant(True)
 
         if self.loss_scale is None:
@@ -293,46 +305,124 @@ class Step:
         tf.cond(is_good, update, lambda: tf.constant(False))
         self.loss_scale.note(is_good)
 
-    def _update(self, gradients: Sequence, step: tf.Tensor) -> None:
-        with self._counted_as(step):
+    def _update(
+        self, gradients: Sequence, step: tf.Tensor, rate: tf.Tensor | None
+    ) -> None:
+        updating = contextlib.nullcontext()
+        if self._messages.is_remote:
+            updating = keras_ways.updating(
+                self._optimizer,
+                lambda update, pairs, rate: self._send(update, pairs, step, rate),
+            )
+        with self._counted_as(step, rate), updating:
             self._optimizer.apply(gradients, self._model.trainable_variables)
 
-    def _counted_as(self, step: tf.Tensor) -> keras.StatelessScope:
+    def _send(
+        self, update: Callable, pairs: Sequence[tuple], step: tf.Tensor, rate: Any
+    ) -> None:
+        """Updates weights where they are, each device's from what is sent there.
+
+        With the gradients go the step's number and the rate, which an update asks for.
+
+        Args:
+            update: makes the optimizer's updates: `(pairs, rate)`.
+            pairs: (gradient, variable), a `tf.Variable`.
+            step: its number, an int64 scalar.
+            rate: a float scalar.
+        """
+        rate = tf.convert_to_tensor(rate)
+        bits = tf.bitcast(tf.cast(rate, tf.float64), tf.int64)
+        numbers = tf.stack([tf.cast(step, tf.int64), bits])
+        devices = [variable.device for _, variable in pairs]
+        targets = list(dict.fromkeys(devices))
+        sent = self._messages.send(
+            [*(gradient for gradient, _ in pairs), *[numbers] * len(targets)],
+            [*devices, *targets],
+        )
+        for target, numbers in zip(targets, sent[len(pairs) :], strict=True):
+            own = [
+                (gradient, variable)
+                for gradient, (_, variable) in zip(sent, pairs, strict=False)
+                if variable.device == target
+            ]
+            with tf.device(target):
+                number, bits = tf.unstack(numbers)
+                own_rate = tf.cast(tf.bitcast(bits, tf.float64), rate.dtype)
+                with self._counted_as(number, own_rate):
+                    update(own, own_rate)
+
+    def _counted_as(
+        self, step: tf.Tensor, rate: tf.Tensor | None
+    ) -> keras.StatelessScope:
         """Returns a scope, of one thread, in which a step is the optimizer's count.
 
         Schedules and bias corrections ask `optimizer.iterations`, which Keras counts
         by reading and writing: under asynchrony it falls behind. Within the scope it
-        is this step's ticket, and nothing is written to it.
+        is this step's ticket, and nothing is written to it. A rate that was read with
+        the weights is not read again.
         """
         iterations = self._optimizer.iterations
-        ticket = tf.cast(step, iterations.dtype)
-        return keras_ways.TicketScope(state_mapping=[(iterations, ticket)])
+        mapping = [(iterations, tf.cast(step, iterations.dtype))]
+        if rate is not None and self._has_constant_rate():
+            mapping.append((self._optimizer._learning_rate, rate))
+        return keras_ways.TicketScope(state_mapping=mapping)
+
+    def _has_constant_rate(self) -> bool:
+        return isinstance(self._optimizer._learning_rate, keras.Variable)
 
     def zeros(self) -> list[tf.Tensor]:
         """Returns a gradient of nothing: one tensor of zeros a trainable weight."""
         return [tf.zeros(v.shape, v.dtype) for v in self._model.trainable_variables]
 
-    def _read_weights(self) -> list[tf.Tensor]:
-        """Returns the trainable weights' values, the one that is counted in order."""
-        weights = []
-        for index, variable in enumerate(self._model.trainable_variables):
-            is_ordered = self._staleness and index == self._staleness.index
-            with tf.control_dependencies(self._read_after if is_ordered else []):
-                weights.append(tf.convert_to_tensor(variable.value))
-        return weights
+    def _fetch(
+        self, landed: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor | None, list[tf.Tensor]]:
+        """Returns a ticket, the rate that the optimizer keeps, and the weights.
 
-    def _read_state(self, variable: keras.Variable, draws: tf.Tensor) -> tf.Tensor:
-        """Returns a variable's value; a seed's is made from the step instead.
+        Args:
+            landed: what the weight that is counted is to be read after, if anything.
+        """
+
+        def reader(variable: tf.Variable, after: Sequence = ()) -> Callable:
+            def read() -> tf.Tensor:
+                with tf.control_dependencies(after):
+                    return tf.convert_to_tensor(variable)
+
+            return read
+
+        reads = [(self._counter.device, self.take_ticket)]
+        keeps_rate = self._messages.is_remote and self._has_constant_rate()
+        if keeps_rate:
+            kept = self._optimizer._learning_rate.value
+            reads.append((kept.device, reader(kept)))
+        for index, variable in enumerate(self._model.trainable_variables):
+            is_counted = landed is not None and index == self._staleness.index
+            after = [landed] if is_counted else []
+            value = variable.value
+            reads.append((value.device, reader(value, after)))
+        step, *values = self._messages.fetch(reads)
+        if not keeps_rate:
+            return step, None, values
+        return step, values[0], values[1:]
+
+    def _read_state(self, draws: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the other variables' values; a seed's is made from the step instead.
 
         Keras advances a seed by reading and writing it, which workers that share
         it would do over each other. As a function of the step and the replica,
         dropout masks differ from step to step, from worker to worker and from replica
         to replica, and a resumed run continues them.
         """
-        if id(variable) not in self._seeds:
-            return tf.convert_to_tensor(variable.value)
-        seed = self._seeds[id(variable)]
-        return keras_ways.seed_at(seed, draws, variable.value.dtype)
+        variables = self._model.non_trainable_variables
+        kept = [v.value for v in variables if id(v) not in self._seeds]
+        reads = [(v.device, lambda v=v: tf.convert_to_tensor(v)) for v in kept]
+        values = iter(self._messages.exact().fetch(reads))
+        return [
+            keras_ways.seed_at(self._seeds[id(v)], draws, v.value.dtype)
+            if id(v) in self._seeds
+            else next(values)
+            for v in variables
+        ]
 
     def _write_state(
         self,
@@ -345,6 +435,7 @@ class Step:
         As a difference that the variable's own device adds: workers that run at
         the same time then do not overwrite each other.
         """
+        writes, values = [], []
         for variable, before, after in zip(
             self._model.non_trainable_variables, old, new, strict=True
         ):
@@ -353,10 +444,15 @@ class Step:
             self.changed[id(variable)] = variable
             if is_own is not None:
                 after = tf.where(is_own, after, before)
-            if after.dtype.is_floating or after.dtype.is_integer:
-                variable.value.assign_add(after - before)
-            else:
-                variable.value.assign(after)
+            is_number = after.dtype.is_floating or after.dtype.is_integer
+            write = variable.value.assign_add if is_number else variable.value.assign
+            writes.append((variable.value.device, write))
+            values.append(after - before if is_number else after)
+        devices = [device for device, _ in writes]
+        sent = self._messages.exact().send(values, devices)
+        for (device, write), value in zip(writes, sent, strict=True):
+            with tf.device(device):
+                write(value)
 
 
 def call(

@@ -16,6 +16,7 @@ from dtrain.strategies import base, packing, parts, pipelines
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.evaluation import Evaluation
 from dtrain.strategies.loop_size import LoopSize
+from dtrain.strategies.messages import Packed
 from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.totals import Totals
 
@@ -34,6 +35,7 @@ class CommonTrainer:
         num_calls: how many packed calls run at a time.
         replica: which of the replicas of a global batch the model is.
         staleness: counts how stale updates are, where workers are asynchronous.
+        messages: between a step and its variables, if they are not on one device.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class CommonTrainer:
         num_calls: int = 1,
         replica: int = 0,
         staleness: Staleness | None = None,
+        messages: Packed | None = None,
     ):
         self.global_step = 0
         self.is_over = False
@@ -87,6 +90,7 @@ class CommonTrainer:
             config.seed,
             self.loss_scale,
             staleness,
+            messages,
         )
         self._weights = [v for v in model.variables if v.value.dtype.is_floating]
         self._evaluation = Evaluation(

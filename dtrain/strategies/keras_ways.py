@@ -4,8 +4,9 @@ Some of it is private to Keras; tests fail if a version of it does it in another
 """
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 import keras.src.losses.loss as keras_loss
@@ -101,6 +102,31 @@ def forget_losses(model: keras.Model) -> None:
     `stateless_call`, which does not clear, then drops it.
     """
     model._clear_losses()
+
+
+@contextlib.contextmanager
+def updating(
+    optimizer: keras.optimizers.Optimizer, update: Callable[..., None]
+) -> Iterator[None]:
+    """Within it, what an optimizer's updates are made of goes through a function.
+
+    By then gradients are clipped and weights have decayed.
+
+    Args:
+        update: `(original, pairs, rate)`: calls `original(pairs, rate)` for all pairs
+            of a gradient and a `tf.Variable`, together or in parts.
+    """
+    name = "_distributed_tf_update_step"
+    original = getattr(optimizer, name)
+
+    def replacement(distribution, pairs, rate):
+        update(functools.partial(original, distribution), list(pairs), rate)
+
+    vars(optimizer)[name] = replacement  # past what Keras tracks
+    try:
+        yield
+    finally:
+        del vars(optimizer)[name]
 
 
 class TicketScope(keras.StatelessScope):

@@ -31,6 +31,7 @@ from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.balance import Balance, Call
 from dtrain.strategies.common import CommonTrainer
 from dtrain.strategies.gates import Gates
+from dtrain.strategies.messages import Packed
 from dtrain.strategies.placement import PlacementBySize
 from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.worker_inputs import WorkerInputs
@@ -106,6 +107,7 @@ class PsTrainer(CommonTrainer):
             counter,
             cluster.num_workers,
             staleness=staleness,
+            messages=Packed(config.gradient_dtype),
         )
         # Batches that this run's steps have taken, by worker: one that is started again
         # reads here where it was.

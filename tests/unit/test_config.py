@@ -126,12 +126,12 @@ def test_accepts_the_least(options):
     assert {name: getattr(config, name) for name in options} == options
 
 
-@pytest.mark.parametrize("strategy", ["local", "ps"])
 @pytest.mark.parametrize(
-    ("options", "way"),
+    ("strategy", "options", "way"),
     [
-        ({"gradient_dtype": "bfloat16"}, "or use --strategy=sync"),
-        ({"devices_per_task": 2}, "or use --strategy=mirrored"),
+        ("local", {"gradient_dtype": "bfloat16"}, "or use --strategy=ps or sync"),
+        ("local", {"devices_per_task": 2}, "or use --strategy=mirrored"),
+        ("ps", {"devices_per_task": 2}, "or use --strategy=mirrored"),
     ],
     ids=str,
 )

@@ -1,5 +1,6 @@
 """A small problem to train on, and what a strategy makes of it."""
 
+import functools
 import gc
 import sys
 
@@ -94,6 +95,46 @@ def no_unrolls():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "UNROLL", 1)
         yield
+
+
+optimizers, schedules = keras.optimizers, keras.optimizers.schedules
+
+OPTIMIZERS = {
+    "sgd": lambda: optimizers.SGD(0.05),
+    "momentum": lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "schedule": lambda: optimizers.SGD(schedules.ExponentialDecay(0.1, 2, 0.5)),
+    "decay": lambda: optimizers.SGD(0.05, weight_decay=0.1),
+    "clipvalue": lambda: optimizers.SGD(0.05, clipvalue=0.1),
+    "clipnorm": lambda: optimizers.SGD(0.05, clipnorm=0.1),
+    "global_clipnorm": lambda: optimizers.SGD(0.05, global_clipnorm=0.1),
+    "ema": lambda: optimizers.SGD(0.05, use_ema=True, ema_momentum=0.5),
+    "ema_overwrite": lambda: optimizers.SGD(
+        0.05, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "callable": lambda: optimizers.SGD(lambda: 0.05),
+    "adam": lambda: optimizers.Adam(schedules.CosineDecay(0.1, 5)),
+    "amsgrad": lambda: optimizers.Adam(0.1, amsgrad=True),
+    "adamw": lambda: optimizers.AdamW(0.1, weight_decay=0.1),
+    "adadelta": lambda: optimizers.Adadelta(0.1),
+    "adafactor": lambda: optimizers.Adafactor(0.1),
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "adamax": lambda: optimizers.Adamax(0.1),
+    "ftrl": lambda: optimizers.Ftrl(0.1),
+    "lamb": lambda: optimizers.Lamb(0.1),
+    "lion": lambda: optimizers.Lion(0.01),
+    "nadam": lambda: optimizers.Nadam(0.1),
+    "rmsprop": lambda: optimizers.RMSprop(0.1, momentum=0.9, centered=True),
+}
+# Younger than the oldest Keras that dtrain works with.
+for name in ("Muon", "ScheduleFreeAdamW"):
+    if hasattr(optimizers, name):
+        OPTIMIZERS[name.lower()] = functools.partial(getattr(optimizers, name), 0.1)
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def make_optimizer(request):
+    """A function that makes an optimizer: each kind that Keras has, and its options."""
+    return OPTIMIZERS[request.param]
 
 
 def train_with_keras(model, optimizer, loss, batches):

@@ -1,7 +1,5 @@
 """One step of training: what a hand-written Keras loop does, to the last digit."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -56,45 +54,13 @@ def assert_same_variables(ours, theirs, rtol=1e-5, atol=1e-6):
         )
 
 
-optimizers, schedules = keras.optimizers, keras.optimizers.schedules
-
-OPTIMIZERS = {
-    "sgd": lambda: optimizers.SGD(0.05),
-    "momentum": lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True),
-    "schedule": lambda: optimizers.SGD(schedules.ExponentialDecay(0.1, 2, 0.5)),
-    "decay": lambda: optimizers.SGD(0.05, weight_decay=0.1),
-    "clipvalue": lambda: optimizers.SGD(0.05, clipvalue=0.1),
-    "clipnorm": lambda: optimizers.SGD(0.05, clipnorm=0.1),
-    "global_clipnorm": lambda: optimizers.SGD(0.05, global_clipnorm=0.1),
-    "ema": lambda: optimizers.SGD(0.05, use_ema=True, ema_momentum=0.5),
-    "ema_overwrite": lambda: optimizers.SGD(
-        0.05, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
-    ),
-    "adam": lambda: optimizers.Adam(schedules.CosineDecay(0.1, 5)),
-    "amsgrad": lambda: optimizers.Adam(0.1, amsgrad=True),
-    "adamw": lambda: optimizers.AdamW(0.1, weight_decay=0.1),
-    "adadelta": lambda: optimizers.Adadelta(0.1),
-    "adafactor": lambda: optimizers.Adafactor(0.1),
-    "adagrad": lambda: optimizers.Adagrad(0.1),
-    "adamax": lambda: optimizers.Adamax(0.1),
-    "ftrl": lambda: optimizers.Ftrl(0.1),
-    "lamb": lambda: optimizers.Lamb(0.1),
-    "lion": lambda: optimizers.Lion(0.01),
-    "nadam": lambda: optimizers.Nadam(0.1),
-    "rmsprop": lambda: optimizers.RMSprop(0.1, momentum=0.9, centered=True),
-}
-# Younger than the oldest Keras that dtrain works with.
-for name in ("Muon", "ScheduleFreeAdamW"):
-    if hasattr(optimizers, name):
-        OPTIMIZERS[name.lower()] = functools.partial(getattr(optimizers, name), 0.1)
-
-
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_every_optimizer_does_what_it_does_in_keras(make, problem, keras_loop):
+def test_every_optimizer_does_what_it_does_in_keras(
+    make_optimizer, problem, keras_loop
+):
     batches = problem.batches(STEPS)
-    theirs, reference = problem.model(), make()
+    theirs, reference = problem.model(), make_optimizer()
     losses = keras_loop(theirs, reference, keras.losses.MeanSquaredError(), batches)
-    run = Run(problem, problem.model(), make())
+    run = Run(problem, problem.model(), make_optimizer())
     assert run(batches) == pytest.approx(losses, rel=1e-5)
     assert_same_variables(run.model.variables, theirs.variables)
     assert_same_variables(slots_of(run.optimizer), slots_of(reference))
@@ -103,7 +69,7 @@ def test_every_optimizer_does_what_it_does_in_keras(make, problem, keras_loop):
 
 def test_schedules_follow_the_counter_and_not_the_optimizers_own(problem):
     """As on a worker, whose optimizer's count says nothing."""
-    decay = schedules.PiecewiseConstantDecay([9], [0.0, 0.1])
+    decay = keras.optimizers.schedules.PiecewiseConstantDecay([9], [0.0, 0.1])
     run = Run(problem, problem.model(), keras.optimizers.SGD(decay), start=8)
     batches = problem.batches(3)
     moved = []

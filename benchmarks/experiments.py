@@ -1,52 +1,48 @@
-"""How fast steps get their data: python benchmarks/input_speed.py
-
-`mnist_mlp` under `ps`, 2 workers, batches of 100, in steps per second:
-
-    traced      a graph pipeline that the chief traces and workers run: no Python on
-                a worker, and TensorFlow's fastest way (dtrain does not use it)
-    pipeline    the same pipeline, made by each worker, as dtrain does
-    arrays      the same data as NumPy arrays in each worker's memory
-
-and a generator that needs 20 ms a batch in Python, with 1 and with 3 workers. Medians
-of interleaved rounds, on a machine that does nothing else. Needs Fashion-MNIST
-(apt-get install dataset-fashion-mnist).
-"""
+"""What dtrain trains in the comparisons, beside the experiments that come with it."""
 
 import dataclasses
 import gzip
 import time
 
-import interleaved
-
 import dtrain
+from benchmarks.peers import data
 from dtrain.experiments import mnist_mlp
-
-QUIET = ("--checkpoint_every=0", "--summary_every=0", "--log_every=0")
-RUNS = {
-    "traced": ("input_speed:traced", *QUIET, "--train_steps=5000"),
-    "pipeline": ("input_speed:pipeline", *QUIET, "--train_steps=5000"),
-    "arrays": ("input_speed:arrays", *QUIET, "--train_steps=5000"),
-    "generator, 1 worker": (
-        *("input_speed:generator", *QUIET),
-        *("--train_steps=400", "--num_workers=1"),
-    ),
-    "generator, 3 workers": (
-        *("input_speed:generator", *QUIET),
-        *("--train_steps=1200", "--num_workers=3"),
-    ),
-}
-RATIOS = [
-    ("arrays", "traced"),
-    ("pipeline", "traced"),
-    ("generator, 3 workers", "generator, 1 worker"),
-]
 
 pipeline = mnist_mlp.experiment
 
 
-@dtrain.defaults(train_steps=5000, batch_size=100)
+@dtrain.defaults(train_steps=100, batch_size=data.BATCH_SIZE)
+def wide_mlp(config):
+    """784-2048-2048-1024-10: 7.9 million parameters, 30 MiB a step and direction."""
+    from dtrain.models import mlp
+
+    return dataclasses.replace(
+        mnist_mlp.experiment(config),
+        model=lambda: mlp.mlp(
+            data.NUM_PIXELS, data.WIDTHS["wide_mlp"], data.NUM_CLASSES
+        ),
+    )
+
+
+@dtrain.defaults(**mnist_mlp.experiment.dtrain_defaults)
+def bare(config):
+    """Leaves out all that the chief hangs on the session by itself.
+
+    No callback is left, not even the one that looks for NaN.
+    """
+    from dtrain import chief
+
+    chief._make_callbacks = lambda *_: []
+    return mnist_mlp.experiment(config)
+
+
+@dtrain.defaults(**mnist_mlp.experiment.dtrain_defaults)
 def traced(config):
-    """Puts a function that the chief traces in the place of the workers' own data."""
+    """Puts a function that the chief traces in the place of the workers' own data.
+
+    So there is no Python on a worker: TensorFlow's fastest way, which dtrain does
+    not use.
+    """
     import tensorflow as tf
 
     from dtrain.input import feed
@@ -59,8 +55,8 @@ def traced(config):
         def open_batches():
             index = tf.distribute.coordinator.experimental_get_current_worker_index()
             context = dtrain.InputContext(self._num_workers, tf.cast(index, tf.int64))
-            data = what.train_data(context)
-            marked = tf.data.Dataset.zip((feed.marks(1), data))
+            batches = what.train_data(context)
+            marked = tf.data.Dataset.zip((feed.marks(1), batches))
             return marked.prefetch(tf.data.AUTOTUNE)
 
         return open_batches.get_concrete_function()
@@ -69,8 +65,9 @@ def traced(config):
     return what
 
 
-@dtrain.defaults(train_steps=5000, batch_size=100)
+@dtrain.defaults(**mnist_mlp.experiment.dtrain_defaults)
 def arrays(config):
+    """Gives the same data as NumPy arrays in each worker's memory."""
     import numpy as np
 
     from dtrain.data import mnist
@@ -90,6 +87,7 @@ def arrays(config):
 
 @dtrain.defaults(batch_size=10)
 def generator(config):
+    """Needs 20 ms a batch, in Python."""
     import keras
     import numpy as np
 
@@ -104,7 +102,3 @@ def generator(config):
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         train_data=train_data,
     )
-
-
-if __name__ == "__main__":
-    interleaved.main(__doc__, RUNS, RATIOS)

@@ -1,0 +1,1 @@
+"""What dtrain's speed is compared with: README.md tells more."""

@@ -1,0 +1,1 @@
+"""What else trains the same models: each as its own documentation advises."""

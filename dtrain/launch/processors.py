@@ -1,0 +1,34 @@
+"""How many of this machine's processors a task of a local cluster computes with."""
+
+import os
+from collections.abc import Mapping
+
+from dtrain.cluster.spec import Task
+
+_VARIABLE = "TF_NUM_INTRAOP_THREADS"  # which TensorFlow reads
+
+
+def threads(
+    task: Task,
+    num_workers: int,
+    environ: Mapping[str, str],
+    found: int | None = None,
+) -> dict[str, str]:
+    """Returns what the task's environment says of it.
+
+    Workers share the processors. Otherwise TensorFlow has each of them cut every
+    operation up for all: where they are busy, that costs time and gains none
+    (docs/design.md). A chief, which evaluates while others
+    wait, and an evaluator get no limit.
+
+    Args:
+        task: whose.
+        num_workers: how many there are.
+        environ: where the user may have chosen.
+        found: how many processors there are; looked up if not given.
+    """
+    if _VARIABLE in environ or task.type not in ("worker", "ps"):
+        return {}
+    if found is None:
+        found = len(os.sched_getaffinity(0))
+    return {_VARIABLE: str(max(1, found // num_workers))}
