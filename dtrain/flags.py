@@ -88,8 +88,8 @@ _TABLE = {
     "accumulate_steps": (_INT, "Micro-batches a replica before one update."),
     "gradient_dtype": (
         _STRING,
-        f"What travels between replicas: {', '.join(GRADIENT_DTYPES)} (sync, "
-        "mirrored).",
+        "What gradients travel in between replicas (sync, mirrored), and weights and "
+        f"gradients between workers and ps: {', '.join(GRADIENT_DTYPES)}.",
     ),
     "devices_per_task": (
         _INT,

@@ -14,7 +14,7 @@ from dtrain.launch import life as life_lib
 from dtrain.launch import ports
 from dtrain.launch.life import Life
 from dtrain.launch.signals import Signals
-from dtrain.runtime import mailbox, post
+from dtrain.runtime import mailbox, memory, post
 from dtrain.runtime.leash import Leash
 from dtrain.runtime.mailbox import Mailbox
 
@@ -58,6 +58,7 @@ def serve(
             f"{task} cannot serve on {address}: the port is taken by {holder}. Stop "
             "that program, or give the task another port in every task's command."
         )
+    memory.limit_arenas()
     box = Mailbox(**post.identity(cluster, task, config.strategy, life))
     prepare()
     try:

@@ -167,7 +167,7 @@ class Session:
         return self._asked < self.last_step
 
     def _end_loop(self) -> None:
-        self._stopwatch.note(self.step)
+        self._stopwatch.note(self.step, all(self.trainer.worker_steps))
         self.last_loss = self.trainer.totals.last_loss
         self._call("on_loop")
 

@@ -8,7 +8,8 @@ class Stopwatch:
     """Seconds and steps of training.
 
     The first loop is left out, because it holds tracing and the workers' first
-    instantiation of the traced function; unless it is the only one.
+    instantiation of the traced function: of asynchronous workers, the time up to the
+    last one's first. Unless nothing remains.
 
     Args:
         now: the clock, in seconds.
@@ -20,7 +21,9 @@ class Stopwatch:
         self._total = 0.0
         self._start_step: int | None = None
         self._last_step = 0
-        self._first: tuple[float, int] | None = None  # seconds and steps left out
+        # Seconds and steps up to where the first worker had made any, and all had.
+        self._first: tuple[float, int] | None = None
+        self._all: tuple[float, int] | None = None
 
     def run(self, step: int) -> None:
         """Lets the clock run, if it does not already."""
@@ -29,12 +32,20 @@ class Stopwatch:
         if self._start_step is None:
             self._start_step = step
 
-    def note(self, step: int) -> None:
-        """Takes in how far training is."""
+    def note(self, step: int, have_all_begun: bool = True) -> None:
+        """Takes in how far training is.
+
+        Args:
+            step: the global step.
+            have_all_begun: whether each worker has made a step.
+        """
         self._last_step = step
-        if self._first is None and self._start_step is not None:
-            if step > self._start_step:
-                self._first = (self._elapsed(), step - self._start_step)
+        if self._start_step is None or step == self._start_step:
+            return
+        now = (self._elapsed(), step - self._start_step)
+        self._first = self._first or now
+        if have_all_begun:
+            self._all = self._all or now
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -61,7 +72,7 @@ class Stopwatch:
         if self._start_step is None:
             return 0.0, 0
         seconds, steps = self._elapsed(), self._last_step - self._start_step
-        first_seconds, first_steps = self._first or (0.0, 0)
-        if first_steps and steps > first_steps:
-            return seconds - first_seconds, steps - first_steps
+        for left_out in (self._all, self._first):
+            if left_out and steps > left_out[1]:
+                return seconds - left_out[0], steps - left_out[1]
         return seconds, steps

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from dtrain.strategies import packing
 
+_QUICK = 50  # steps per second of a worker
+
 
 class Call:
     """A packed call that is under way.
@@ -53,7 +55,10 @@ class Balance:
         share = _share_of_first(free, remaining)
         calls = max(1, math.ceil(share / most))
         part = math.ceil(share / calls - 1e-6)
-        if part > packing.UNROLL / 2:  # what is not written out runs slower
+        # What is not written out runs slower. But of slow steps, those that are too
+        # many are waited for at the stop.
+        is_quick = not self._speeds or free[0][1] > _QUICK
+        if part > packing.UNROLL / 2 and is_quick:
             part = math.ceil(part / packing.UNROLL) * packing.UNROLL
         return min(max(part, 1), most, remaining)
 

@@ -92,6 +92,10 @@ class PsTrainer(CommonTrainer):
             optimizer = parts.make_optimizer(experiment, config)
             optimizer.build(model.trainable_variables)
         self.description = placement.describe()
+        if config.gradient_dtype != "float32":
+            self.description.append(
+                f"weights and gradients travel as {config.gradient_dtype}"
+            )
         self.checkpoint_options = self._choose_saver(config.model_dir, cluster.num_ps)
         staleness = None
         if config.summary_every:

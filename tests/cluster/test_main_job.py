@@ -99,9 +99,11 @@ def test_one_command_trains_a_cluster_and_a_second_one_resumes(lab):
     assert repeated["steps_per_second"] is repeated["examples_per_second"] is None
 
 
-def test_mnist_mlp_reaches_its_accuracy_in_exactly_5000_steps(lab):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_mnist_mlp_reaches_its_accuracy_in_exactly_5000_steps(dtype, lab):
     run = lab.dtrain(
         "--experiment=mnist_mlp",
+        f"--gradient_dtype={dtype}",
         "--num_workers=2",
         "--num_ps=1",
         "--batch_size=100",
@@ -109,6 +111,8 @@ def test_mnist_mlp_reaches_its_accuracy_in_exactly_5000_steps(lab):
         f"--result_file={lab.folder}/result.json",
     )
     assert run.wait() == 0
+    is_rounded = "weights and gradients travel as bfloat16" in run.output
+    assert is_rounded == (dtype == "bfloat16")
     result = lab.result()
     assert result["global_step"] == 5000
     assert result["eval"]["examples"] == 10000

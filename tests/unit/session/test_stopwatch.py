@@ -14,10 +14,10 @@ def watch(clock):
 def loop(watch, clock):
     """A function that trains up to a step in so many seconds."""
 
-    def run(before, step, seconds):
+    def run(before, step, seconds, have_all_begun=True):
         watch.run(before)
         clock.advance(seconds)
-        watch.note(step)
+        watch.note(step, have_all_begun)
 
     return run
 
@@ -36,6 +36,20 @@ def test_the_first_loop_is_left_out(watch, loop):
     loop(10, 20, 2)
     loop(20, 40, 3)
     assert measured(watch) == (5, 6)
+
+
+def test_each_workers_first_loop_is_left_out(watch, loop):
+    loop(0, 10, 60, False)  # one of them traces
+    loop(10, 40, 0.1, False)  # and others come to the end of their first
+    loop(40, 50, 0.1)
+    loop(50, 70, 4)
+    assert measured(watch) == (pytest.approx(4), pytest.approx(5))
+
+
+def test_a_worker_that_never_comes_spoils_nothing(watch, loop):
+    loop(0, 10, 60, False)
+    loop(10, 20, 2, False)
+    assert measured(watch) == (2, 5)
 
 
 def test_the_only_loop_counts(watch, loop):

@@ -88,6 +88,15 @@ def test_unequal_workers_stop_together(seconds, most):
         assert workers.time - started <= 1000 / speed + 10 * max(seconds)
 
 
+def test_slow_steps_are_not_rounded_up_to_what_is_written_out():
+    workers = Workers(*[0.05] * 8)
+    workers.do(800, 10)  # now it is known how slow they are
+    started = workers.time
+    _, ends = workers.do(1000, 10)
+    assert max(ends.values()) - min(ends.values()) <= 1.01 * 0.05
+    assert workers.time - started <= 1.01 * 125 * 0.05
+
+
 def test_few_calls_are_made():
     sizes, _ = Workers(0.01, 0.01).do(1000, 100)
     assert len(sizes) <= 12

@@ -39,6 +39,9 @@ def test_it_starts_with_one_unrolled_piece(clock):
         (0.0082, 60),  # 61 in half a second: in pieces of ten
         (0.0002, 100),  # not more, so that Ctrl-C need not wait
         (0.05, 10),
+        (0.0555, 10),  # 9: better one more that is written out
+        (0.0265, 20),  # 19
+        (0.03, 10),  # 17
         (0.1, 5),  # below ten, one by one
         (0.22, 2),
         (10.0, 1),

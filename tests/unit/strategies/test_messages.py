@@ -122,14 +122,14 @@ class Remote:
             self.optimizer.build(self.model.trainable_variables)
         x, y = problem.batches(1)[0]
         objective = Objective(problem.experiment(), [], y, self.model(x))
-        staleness = Staleness(self.model.trainable_variables, 3, 1)
+        self.staleness = Staleness(self.model.trainable_variables, 3, 1)
         self.step = base.Step(
             self.model,
             self.optimizer,
             objective,
             self.counter,
             micro,
-            staleness=staleness,
+            staleness=self.staleness,
             messages=how,
         )
 
@@ -166,6 +166,7 @@ def test_every_optimizer_updates_far_weights_as_near_ones(
     for a, b in zip(values(near), values(far), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert int(far.counter) == 3
+    assert list(far.staleness.read()) == [3, 0, 0]
 
 
 def stateful():
