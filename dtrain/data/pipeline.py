@@ -38,15 +38,17 @@ def train_batches(
     of it once an epoch.
 
     Args:
-        examples: the whole set, one example an element, in a fixed order.
+        examples: the whole set, one example an element, in a fixed order: tensors,
+            which fit in memory twice.
         ctx: which shard to read.
-        count: how many examples the whole set has.
+        count: how many examples the whole set has; checked while reading.
         batch_size: examples in a batch.
         seed: of the order.
         decode: from a batch as stored to a batch as trained on. What comes before
             it is kept in memory, so leave to it what makes examples bigger.
     """
 
+    examples = examples.apply(tf.data.experimental.assert_cardinality(count))
     pipelines, index = ctx.num_input_pipelines, ctx.input_pipeline_id
 
     def shuffled(count: tf.Tensor | int, size: int) -> tf.data.Dataset:

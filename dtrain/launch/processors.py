@@ -18,8 +18,8 @@ def threads(
 
     Workers share the processors. Otherwise TensorFlow has each of them cut every
     operation up for all: where they are busy, that costs time and gains none
-    (docs/design.md). A chief, which evaluates while others
-    wait, and an evaluator get no limit.
+    (docs/design.md). A ps updates while they compute, and gets as many as one of
+    them. A chief, which evaluates while others wait, and an evaluator get no limit.
 
     Args:
         task: whose.

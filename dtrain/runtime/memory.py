@@ -5,7 +5,9 @@ import ctypes
 import os
 
 _M_ARENA_MAX = -8  # glibc's malloc.h
-_VARIABLE = "MALLOC_ARENA_MAX"  # which glibc reads
+# What glibc reads.
+_VARIABLE = "MALLOC_ARENA_MAX"
+_TUNABLE = "glibc.malloc.arena_max"
 
 
 def limit_arenas() -> None:
@@ -16,7 +18,7 @@ def limit_arenas() -> None:
     by 3% between its 1,000th and 20,000th step (`python -m benchmarks.memory`), of
     memory that nobody used. To be called before a server's threads are there.
     """
-    if _VARIABLE in os.environ:
+    if _VARIABLE in os.environ or _TUNABLE in os.environ.get("GLIBC_TUNABLES", ""):
         return
     with contextlib.suppress(AttributeError):  # no glibc
         count = max(2, len(os.sched_getaffinity(0)))

@@ -72,7 +72,11 @@ class Stopwatch:
         if self._start_step is None:
             return 0.0, 0
         seconds, steps = self._elapsed(), self._last_step - self._start_step
-        for left_out in (self._all, self._first):
-            if left_out and steps > left_out[1]:
-                return seconds - left_out[0], steps - left_out[1]
-        return seconds, steps
+        # Of few steps that were under way already, nothing can be told.
+        if self._all and steps >= 2 * self._all[1]:
+            left_out = self._all
+        elif self._first and steps > self._first[1]:
+            left_out = self._first
+        else:
+            left_out = 0.0, 0
+        return seconds - left_out[0], steps - left_out[1]

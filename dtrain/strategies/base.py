@@ -312,7 +312,7 @@ class Step:
         if self._messages.is_remote:
             updating = keras_ways.updating(
                 self._optimizer,
-                lambda update, pairs, rate: self._send(update, pairs, step, rate),
+                lambda update, pairs, own: self._send(update, pairs, step, own),
             )
         with self._counted_as(step, rate), updating:
             self._optimizer.apply(gradients, self._model.trainable_variables)
@@ -331,23 +331,23 @@ class Step:
             rate: a float scalar.
         """
         rate = tf.convert_to_tensor(rate)
-        bits = tf.bitcast(tf.cast(rate, tf.float64), tf.int64)
-        numbers = tf.stack([tf.cast(step, tf.int64), bits])
+        numbers = tf.stack([tf.cast(step, tf.int64), _to_bits(rate)])
         devices = [variable.device for _, variable in pairs]
         targets = list(dict.fromkeys(devices))
         sent = self._messages.send(
             [*(gradient for gradient, _ in pairs), *[numbers] * len(targets)],
             [*devices, *targets],
         )
-        for target, numbers in zip(targets, sent[len(pairs) :], strict=True):
+        gradients, numbers = sent[: len(pairs)], sent[len(pairs) :]
+        for target, own_numbers in zip(targets, numbers, strict=True):
             own = [
                 (gradient, variable)
-                for gradient, (_, variable) in zip(sent, pairs, strict=False)
+                for gradient, (_, variable) in zip(gradients, pairs, strict=True)
                 if variable.device == target
             ]
             with tf.device(target):
-                number, bits = tf.unstack(numbers)
-                own_rate = tf.cast(tf.bitcast(bits, tf.float64), rate.dtype)
+                number, bits = tf.unstack(own_numbers)
+                own_rate = _from_bits(bits, rate.dtype)
                 with self._counted_as(number, own_rate):
                     update(own, own_rate)
 
@@ -363,12 +363,14 @@ class Step:
         """
         iterations = self._optimizer.iterations
         mapping = [(iterations, tf.cast(step, iterations.dtype))]
-        if rate is not None and self._has_constant_rate():
+        if rate is not None and self._kept_rate() is not None:
             mapping.append((self._optimizer._learning_rate, rate))
-        return keras_ways.TicketScope(state_mapping=mapping)
+        return keras_ways.TicketScope(iterations, mapping)
 
-    def _has_constant_rate(self) -> bool:
-        return isinstance(self._optimizer._learning_rate, keras.Variable)
+    def _kept_rate(self) -> tf.Variable | None:
+        """Returns the variable that the optimizer keeps its rate in, if it does."""
+        kept = self._optimizer._learning_rate
+        return kept.value if isinstance(kept, keras.Variable) else None
 
     def zeros(self) -> list[tf.Tensor]:
         """Returns a gradient of nothing: one tensor of zeros a trainable weight."""
@@ -391,19 +393,18 @@ class Step:
             return read
 
         reads = [(self._counter.device, self.take_ticket)]
-        keeps_rate = self._messages.is_remote and self._has_constant_rate()
-        if keeps_rate:
-            kept = self._optimizer._learning_rate.value
-            reads.append((kept.device, reader(kept)))
+        kept = self._kept_rate() if self._messages.is_remote else None
+        if kept is not None:
+            reads.append((kept.device, lambda: _to_bits(tf.convert_to_tensor(kept))))
         for index, variable in enumerate(self._model.trainable_variables):
             is_counted = landed is not None and index == self._staleness.index
             after = [landed] if is_counted else []
             value = variable.value
             reads.append((value.device, reader(value, after)))
         step, *values = self._messages.fetch(reads)
-        if not keeps_rate:
+        if kept is None:
             return step, None, values
-        return step, values[0], values[1:]
+        return step, _from_bits(values[0], kept.dtype), values[1:]
 
     def _read_state(self, draws: tf.Tensor) -> list[tf.Tensor]:
         """Returns the other variables' values; a seed's is made from the step instead.
@@ -474,6 +475,15 @@ def call(
     arguments = {"training": training} if "training" in parameters or takes_any else {}
     keras_ways.forget_losses(model)
     return model.stateless_call(weights, state, x, return_losses=True, **arguments)
+
+
+def _to_bits(number: tf.Tensor) -> tf.Tensor:
+    """Returns a floating scalar as an int64, of which nothing is rounded on the way."""
+    return tf.bitcast(tf.cast(number, tf.float64), tf.int64)
+
+
+def _from_bits(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.cast(tf.bitcast(bits, tf.float64), dtype)
 
 
 def _is_seed(variable: keras.Variable) -> bool:

@@ -130,9 +130,18 @@ def updating(
 
 
 class TicketScope(keras.StatelessScope):
-    """Gives the optimizer its count, and lets it write all else as usual."""
+    """Gives the optimizer its count, and lets it write all else as usual.
+
+    Args:
+        count: the optimizer's, to which nothing is written.
+        mapping: of it, and of what else has been read, to values.
+    """
+
+    def __init__(self, count: keras.Variable, mapping: list[tuple]):
+        super().__init__(state_mapping=mapping)
+        self._count = count
 
     def add_update(self, update):
         variable, value = update
-        if self.get_current_value(variable) is None:  # all but the count
-            variable.value.assign(value)
+        if variable is not self._count:
+            variable._value.assign(value)  # `value` may be what has been read

@@ -85,16 +85,29 @@ class Packed:
     ) -> list:
         moved = list(tensors)
         for device, bucket in self._buckets(tensors, devices):
+            own = [tensors[i] for i in bucket]
             with _on(source(device)):
-                rows = [self._encode(tensors[i]) for i in bucket]
-                message = tf.concat(rows, 0) if len(rows) > 1 else rows[0]
+                message = self._pack(own)
             with _on(target(device)):
-                message = tf.identity(message)
-                counts = [part.shape[0] for part in rows]
-                parts = tf.split(message, counts) if len(rows) > 1 else [message]
-                for i, part in zip(bucket, parts, strict=True):
-                    moved[i] = self._decode(part, tensors[i])
+                parts = self._unpack(tf.identity(message), own)
+            for i, part in zip(bucket, parts, strict=True):
+                moved[i] = part
         return moved
+
+    def _pack(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        if len(tensors) > 1:
+            return tf.concat([self._encode(tensor) for tensor in tensors], 0)
+        # As it is: in rows, all of it might have to be copied.
+        (tensor,) = tensors
+        is_cast = tensor.dtype == tf.float32
+        return tf.cast(tensor, self._dtype) if is_cast else tensor
+
+    def _unpack(self, message: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        if len(like) == 1:
+            return [tf.cast(message, like[0].dtype)]
+        counts = [self._count_rows(tensor) for tensor in like]
+        parts = tf.split(message, counts)
+        return [self._decode(part, t) for part, t in zip(parts, like, strict=True)]
 
     def _buckets(
         self, tensors: Sequence, devices: Sequence[str]
@@ -119,6 +132,15 @@ class Packed:
     def _wire_dtype(self, tensor: tf.Tensor) -> tf.DType:
         is_mixed_in = tensor.dtype in (tf.float32, tf.int64)
         return self._dtype if is_mixed_in else tensor.dtype
+
+    def _count_rows(self, tensor: tf.Tensor) -> int:
+        size = tensor.shape.num_elements() * self._wire_size(tensor)
+        return -(-size // _ROW_BYTES)
+
+    def _wire_size(self, tensor: tf.Tensor) -> int:
+        """Returns the bytes of an element on its way."""
+        is_cast = tensor.dtype == tf.float32
+        return self._dtype.size if is_cast else tensor.dtype.size
 
     def _encode(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns rows of `_ROW_BYTES`, of which the last ends with zeros."""

@@ -12,6 +12,15 @@ def read(batches, num_batches):
     return np.concatenate(list(batches.take(num_batches).as_numpy_iterator()))
 
 
+@pytest.mark.parametrize("count", [COUNT // 2, COUNT + 1])
+def test_a_wrong_count_is_told(count):
+    batches = pipeline.train_batches(
+        tf.data.Dataset.range(COUNT), InputContext(), count=count, batch_size=5, seed=0
+    )
+    with pytest.raises(tf.errors.OpError, match=r"cardinality|contain"):
+        list(batches.take(2 * COUNT))
+
+
 def train(pipelines=1, index=0, batch_size=1, seed=0, replicas=1, **options):
     return pipeline.train_batches(
         tf.data.Dataset.range(COUNT),

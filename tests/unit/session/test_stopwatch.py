@@ -42,8 +42,16 @@ def test_each_workers_first_loop_is_left_out(watch, loop):
     loop(0, 10, 60, False)  # one of them traces
     loop(10, 40, 0.1, False)  # and others come to the end of their first
     loop(40, 50, 0.1)
-    loop(50, 70, 4)
-    assert measured(watch) == (pytest.approx(4), pytest.approx(5))
+    loop(50, 100, 10)
+    assert measured(watch) == (pytest.approx(10), pytest.approx(5))
+
+
+def test_a_worker_that_comes_late_leaves_enough_to_measure(watch, loop):
+    loop(0, 10, 60, False)
+    loop(10, 990, 98, False)
+    loop(990, 995, 1)
+    loop(995, 1000, 0.001)
+    assert measured(watch) == (pytest.approx(99.001), pytest.approx(10, rel=1e-3))
 
 
 def test_a_worker_that_never_comes_spoils_nothing(watch, loop):

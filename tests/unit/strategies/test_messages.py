@@ -63,6 +63,30 @@ def test_what_is_sparse_or_missing_is_left_alone():
     assert list(second.numpy()) == [1, 1]
 
 
+def routes(graph):
+    """Returns what a traced graph sends from one device to another, once each."""
+    handles = {
+        inner.op.name: outer.device
+        for outer, inner in graph.captures
+        if outer.dtype == tf.resource
+    }
+
+    def device(op):
+        # What reads or writes a variable runs where it is, whatever its scope.
+        for name in (op.name, *(source.op.name for source in op.inputs)):
+            if name in handles:
+                return handles[name][-5:]
+        return op.device[-5:]
+
+    crossings = {
+        (source.name, device(source.op), device(op))
+        for op in graph.get_operations()
+        for source in op.inputs
+        if source.op.type not in ("Const", "Placeholder")
+    }
+    return sorted([a, b] for _, a, b in crossings if a and b and a != b)
+
+
 def count_messages(packed, tensors, devices):
     """Traces a step that fetches, and returns which devices its messages are from."""
 
@@ -72,15 +96,7 @@ def count_messages(packed, tensors, devices):
         with tf.device(HERE):
             return packed.fetch([(d, lambda t=t: tf.identity(t)) for d, t in reads])
 
-    graph = run.get_concrete_function().graph
-    crossings = {
-        (source.op.name, op.device)
-        for op in graph.get_operations()
-        for source in op.inputs
-        if source.op.device and op.device and source.op.device != op.device
-        if source.op.type not in ("Const", "Placeholder")
-    }
-    return sorted(graph.get_operation_by_name(n).device[-5:] for n, _ in crossings)
+    return [source for source, _ in routes(run.get_concrete_function().graph)]
 
 
 def test_what_is_on_one_device_is_one_message():
@@ -106,14 +122,16 @@ def test_large_tensors_travel_alone_and_others_in_bounded_messages(monkeypatch):
 
 
 class Remote:
-    """A model whose weights are dealt out over two devices, and the rest to them."""
+    """A model whose weights are on two other devices, with all that goes with them."""
 
     def __init__(self, model, optimizer, problem, how, micro=1):
-        devices = iter([ONE, OTHER] * 100)
-
         def create(next_creator, **kwargs):
-            with tf.device(next(devices)):
-                return next_creator(**kwargs)
+            value = kwargs["initial_value"]
+            value = value() if callable(value) else value
+            # By their shapes, so that slots are beside their weights, as under `ps`.
+            is_kernel = len(np.shape(value)) == 2
+            with tf.device(ONE if is_kernel else OTHER):
+                return next_creator(**{**kwargs, "initial_value": value})
 
         keras.utils.set_random_seed(0)
         with tf.variable_creator_scope(create):
@@ -194,16 +212,64 @@ def test_moving_averages_travel_exactly(micro, problem, as_element):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_is_one_message_each_way_a_device(problem, as_element):
-    run = Remote(problem.model, lambda: keras.optimizers.Adam(0.1), problem, Packed())
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+        lambda: keras.optimizers.Adam(0.1, global_clipnorm=1.0),
+        lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 5)),
+        lambda: keras.optimizers.Lamb(0.1),
+    ],
+    ids=["momentum", "clipped adam", "adam on a schedule", "lamb"],
+)
+def test_a_step_is_one_message_each_way_a_device(optimizer, problem, as_element):
+    run = Remote(problem.model, optimizer, problem, Packed())
     run.run([as_element(batch) for batch in problem.batches(1)])
-    there = []
-    for op in run.graph.get_operations():
-        for source in op.inputs:
-            if source.op.type in ("Const", "Placeholder") or op.type == "Placeholder":
-                continue
-            a, b = source.op.device[-5:], op.device[-5:]
-            if a and b and a != b:
-                there.append((source.op.name, a, b))
-    routes = [route for _, *route in sorted(set(there))]
-    assert sorted(routes) == [[HERE, ONE], [HERE, OTHER], [ONE, HERE], [OTHER, HERE]]
+    expected = [[HERE, ONE], [HERE, OTHER], [ONE, HERE], [OTHER, HERE]]
+    assert routes(run.graph) == expected
+
+
+class Halving(keras.optimizers.SGD):
+    """Writes its own rate."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        self._learning_rate.assign(self._learning_rate * 0.5)
+
+
+def test_an_optimizer_may_write_its_rate(problem, as_element):
+    model = problem.model
+    run = Remote(model, lambda: Halving(0.1), problem, Packed())
+    run.run([as_element(batch) for batch in problem.batches(1)])
+    assert 0 < float(run.optimizer.learning_rate) < 0.1
+
+
+class Noting(keras.optimizers.SGD):
+    """Keeps what rate it was given last."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.given = tf.Variable(0.0)
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.given.assign(learning_rate)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.3])
+def test_the_rate_is_not_rounded(rate, problem, as_element):
+    how = Packed("bfloat16")
+    run = Remote(problem.model, lambda: Noting(rate), problem, how)
+    run.run([as_element(batch) for batch in problem.batches(1)])
+    assert float(run.optimizer.given) == np.float32(rate)
+
+
+def test_what_travels_alone_is_not_copied(monkeypatch):
+    monkeypatch.setattr(messages, "_ALONE_BYTES", 40)
+
+    @tf.function(autograph=False)
+    def run(tensor):
+        return Packed().send([tensor], [ONE])
+
+    graph = run.get_concrete_function(tf.TensorSpec([101, 3])).graph
+    types = {op.type for op in graph.get_operations()}
+    assert types <= {"Placeholder", "Identity", "NoOp"}
