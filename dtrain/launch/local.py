@@ -171,15 +171,13 @@ class _Launcher:
         return self._end(chief)
 
     def _start(self, task: Task, life: Life) -> Child:
-        environ = dict(self._environ)
-        environ["TF_CONFIG"] = tf_config.build(self._cluster, task)
+        environ = {**self._environ, "TF_CONFIG": tf_config.build(self._cluster, task)}
         environ["CUDA_VISIBLE_DEVICES"] = self._visible_gpus(task)
         environ |= processors.threads(task, self._config.num_workers, environ)
         # The chief keeps the terminal, and sends all but its lines to its log.
         keeps_terminal = task == self._cluster.chief
-        return child.start_task(
-            task, self._config, environ, life, keeps_terminal, self._network
-        )
+        options = life, keeps_terminal, self._network
+        return child.start_task(task, self._config, environ, *options)
 
     def _visible_gpus(self, task: Task) -> str:
         if self._config.strategy != "sync":

@@ -5,7 +5,6 @@ It is written against tensors: weights are read, gradients are taken with
 the variables are and far from them.
 """
 
-import contextlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from dtrain.strategies.loss_scale import LossScale
 from dtrain.strategies.messages import Direct, Packed
 from dtrain.strategies.objective import Objective, unpack
 from dtrain.strategies.staleness import Staleness
+from dtrain.strategies.update import Update
 
 # Draws of random numbers that one seed generator may make for a batch.
 _DRAWS_PER_STEP = 4096
@@ -66,6 +66,7 @@ class Step:
         self.loss_scale = loss_scale
         self._staleness = staleness
         self._messages = messages or Direct()
+        self._update = Update(model, optimizer, self._messages)
         self._model = model
         self._optimizer = optimizer
         self._objective = objective
@@ -104,15 +105,13 @@ class Step:
             return self._run(lambda _: (next(iterator), None), tally, within)
         # Whether there is a batch has to be known before the weights are read. The
         # smallest one is there when the update before this step is done.
-        smallest = min(
-            self._model.trainable_variables, key=lambda v: math.prod(v.shape)
-        )
+        weights = self._model.trainable_variables
+        smallest = min(weights, key=lambda v: math.prod(v.shape))
         updated = tf.convert_to_tensor(smallest.value)
         first = iterator.get_next_as_optional()
         has_value = first.has_value()
-        tally = tally_lib.add_wait(
-            tally, tally_lib.seconds_between([updated], has_value)
-        )
+        waited = tally_lib.seconds_between([updated], has_value)
+        tally = tally_lib.add_wait(tally, waited)
 
         def element(index):
             if self._accumulate_steps == 1:
@@ -274,17 +273,9 @@ class Step:
         within: Callable[[Callable], Any] = lambda update: update(),
         rate: tf.Tensor | None = None,
     ) -> None:
-        """Updates the weights as number `step` of the run.
+        """Updates the weights as number `step` of the run; see `Update.apply`.
 
-        Keras' `apply` clips, decays and updates, in this order. Whoever averages
-        gradients over replicas has done so before. With a loss scale, an update of
-        which a gradient is no number is left out.
-
-        Args:
-            gradients: dense, sparse or `None`, one a trainable weight.
-            step: its number, an int64 scalar.
-            within: calls the update as the strategy wants it called.
-            rate: what the optimizer keeps as its learning rate, if it has been read.
+        With a loss scale, an update of which a gradient is no number is left out.
         """
         gradients = [
             gradients_lib.merge_rows(g) if isinstance(g, tf.IndexedSlices) else g
@@ -292,10 +283,7 @@ class Step:
         ]
 
         def update() -> tf.Tensor:
-            # Some strategies call in a thread of their own, in which Keras asks for
-            # the rate; what it then merges over replicas it calls in this one.
-            with self._counted_as(step, rate):
-                within(lambda: self._update(gradients, step, rate))
+            self._update.apply(gradients, step, within, rate)
             return tf.constant(True)
 
         if self.loss_scale is None:
@@ -304,73 +292,6 @@ class Step:
         is_good = loss_scale_lib.are_finite(gradients)
         tf.cond(is_good, update, lambda: tf.constant(False))
         self.loss_scale.note(is_good)
-
-    def _update(
-        self, gradients: Sequence, step: tf.Tensor, rate: tf.Tensor | None
-    ) -> None:
-        updating = contextlib.nullcontext()
-        if self._messages.is_remote:
-            updating = keras_ways.updating(
-                self._optimizer,
-                lambda update, pairs, own: self._send(update, pairs, step, own),
-            )
-        with self._counted_as(step, rate), updating:
-            self._optimizer.apply(gradients, self._model.trainable_variables)
-
-    def _send(
-        self, update: Callable, pairs: Sequence[tuple], step: tf.Tensor, rate: Any
-    ) -> None:
-        """Updates weights where they are, each device's from what is sent there.
-
-        With the gradients go the step's number and the rate, which an update asks for.
-
-        Args:
-            update: makes the optimizer's updates: `(pairs, rate)`.
-            pairs: (gradient, variable), a `tf.Variable`.
-            step: its number, an int64 scalar.
-            rate: a float scalar.
-        """
-        rate = tf.convert_to_tensor(rate)
-        numbers = tf.stack([tf.cast(step, tf.int64), _to_bits(rate)])
-        devices = [variable.device for _, variable in pairs]
-        targets = list(dict.fromkeys(devices))
-        sent = self._messages.send(
-            [*(gradient for gradient, _ in pairs), *[numbers] * len(targets)],
-            [*devices, *targets],
-        )
-        gradients, numbers = sent[: len(pairs)], sent[len(pairs) :]
-        for target, own_numbers in zip(targets, numbers, strict=True):
-            own = [
-                (gradient, variable)
-                for gradient, (_, variable) in zip(gradients, pairs, strict=True)
-                if variable.device == target
-            ]
-            with tf.device(target):
-                number, bits = tf.unstack(own_numbers)
-                own_rate = _from_bits(bits, rate.dtype)
-                with self._counted_as(number, own_rate):
-                    update(own, own_rate)
-
-    def _counted_as(
-        self, step: tf.Tensor, rate: tf.Tensor | None
-    ) -> keras.StatelessScope:
-        """Returns a scope, of one thread, in which a step is the optimizer's count.
-
-        Schedules and bias corrections ask `optimizer.iterations`, which Keras counts
-        by reading and writing: under asynchrony it falls behind. Within the scope it
-        is this step's ticket, and nothing is written to it. A rate that was read with
-        the weights is not read again.
-        """
-        iterations = self._optimizer.iterations
-        mapping = [(iterations, tf.cast(step, iterations.dtype))]
-        if rate is not None and self._kept_rate() is not None:
-            mapping.append((self._optimizer._learning_rate, rate))
-        return keras_ways.TicketScope(iterations, mapping)
-
-    def _kept_rate(self) -> tf.Variable | None:
-        """Returns the variable that the optimizer keeps its rate in, if it does."""
-        kept = self._optimizer._learning_rate
-        return kept.value if isinstance(kept, keras.Variable) else None
 
     def zeros(self) -> list[tf.Tensor]:
         """Returns a gradient of nothing: one tensor of zeros a trainable weight."""
@@ -385,7 +306,7 @@ class Step:
             landed: what the weight that is counted is to be read after, if anything.
         """
 
-        def reader(variable: tf.Variable, after: Sequence = ()) -> Callable:
+        def reader(variable: tf.Variable, after: Sequence) -> Callable:
             def read() -> tf.Tensor:
                 with tf.control_dependencies(after):
                     return tf.convert_to_tensor(variable)
@@ -393,18 +314,17 @@ class Step:
             return read
 
         reads = [(self._counter.device, self.take_ticket)]
-        kept = self._kept_rate() if self._messages.is_remote else None
-        if kept is not None:
-            reads.append((kept.device, lambda: _to_bits(tf.convert_to_tensor(kept))))
+        rate = self._update.rate_to_fetch()
+        if rate is not None:
+            reads.append(rate)
         for index, variable in enumerate(self._model.trainable_variables):
             is_counted = landed is not None and index == self._staleness.index
-            after = [landed] if is_counted else []
-            value = variable.value
-            reads.append((value.device, reader(value, after)))
+            read = reader(variable.value, [landed] if is_counted else [])
+            reads.append((variable.value.device, read))
         step, *values = self._messages.fetch(reads)
-        if kept is None:
-            return step, None, values
-        return step, _from_bits(values[0], kept.dtype), values[1:]
+        if rate is not None:
+            rate, *values = self._update.rate(values[0]), *values[1:]
+        return step, rate, values
 
     def _read_state(self, draws: tf.Tensor) -> list[tf.Tensor]:
         """Returns the other variables' values; a seed's is made from the step instead.
@@ -449,8 +369,7 @@ class Step:
             write = variable.value.assign_add if is_number else variable.value.assign
             writes.append((variable.value.device, write))
             values.append(after - before if is_number else after)
-        devices = [device for device, _ in writes]
-        sent = self._messages.exact().send(values, devices)
+        sent = self._messages.exact().send(values, [device for device, _ in writes])
         for (device, write), value in zip(writes, sent, strict=True):
             with tf.device(device):
                 write(value)
@@ -475,15 +394,6 @@ def call(
     arguments = {"training": training} if "training" in parameters or takes_any else {}
     keras_ways.forget_losses(model)
     return model.stateless_call(weights, state, x, return_losses=True, **arguments)
-
-
-def _to_bits(number: tf.Tensor) -> tf.Tensor:
-    """Returns a floating scalar as an int64, of which nothing is rounded on the way."""
-    return tf.bitcast(tf.cast(number, tf.float64), tf.int64)
-
-
-def _from_bits(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.cast(tf.bitcast(bits, tf.float64), dtype)
 
 
 def _is_seed(variable: keras.Variable) -> bool:
