@@ -64,6 +64,9 @@ def start_three_workers(lab, make_hosts):
         "--log_workers",
     )
     commands["chief", 0].wait_for("^step ")
+    # After the second line the chief has done once whatever it does, as the first
+    # summary: what is new to TensorFlow waits for all workers.
+    more_steps(lab, commands["chief", 0], 10, "a second line")
     return hosts, commands
 
 

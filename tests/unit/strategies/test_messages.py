@@ -175,7 +175,7 @@ def values(run):
 def test_every_optimizer_updates_far_weights_as_near_ones(
     make_optimizer, problem, as_element
 ):
-    elements = [as_element(batch) for batch in problem.batches(3)]
+    elements = [as_element(batch) for batch in problem.batches(2)]
     near, far = (
         Remote(problem.model, make_optimizer, problem, how)
         for how in (Direct(), Packed())
@@ -183,8 +183,8 @@ def test_every_optimizer_updates_far_weights_as_near_ones(
     assert near.run(elements) == pytest.approx(far.run(elements), rel=1e-5)
     for a, b in zip(values(near), values(far), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert int(far.counter) == 3
-    assert list(far.staleness.read()) == [3, 0, 0]
+    assert int(far.counter) == 2
+    assert list(far.staleness.read()) == [2, 0, 0]
 
 
 def stateful():
