@@ -6,11 +6,12 @@ same program once a task and waits; in a task it returns what `TF_CONFIG` says.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from dtrain.launch import ports
 
 _FOLDER = "BENCHMARK_FOLDER"
 _POLL_SECONDS = 0.05
@@ -61,7 +62,7 @@ def wait_for(name: str) -> None:
 
 
 def _run(module: str, jobs: dict[str, int], teller: str, folder: str) -> None:
-    free = iter(_free_ports(sum(jobs.values())))
+    free = iter(ports.free(sum(jobs.values())))
     cluster = {
         job: [f"127.0.0.1:{next(free)}" for _ in range(count)]
         for job, count in jobs.items()
@@ -92,14 +93,3 @@ def _wait(processes: dict, teller: subprocess.Popen) -> None:
         time.sleep(_POLL_SECONDS)
     if teller.returncode:
         raise SystemExit(f"The task that tells failed: status {teller.returncode}.")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
