@@ -11,6 +11,7 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.input import form, sources
 from dtrain.input.context import InputContext
+from dtrain.input.inline import inline_map
 from dtrain.input.py_dataset import Numbered
 from dtrain.input.share import START, Share
 from dtrain.input.source import ENDLESS, Source
@@ -227,7 +228,7 @@ def for_steps(data: tf.data.Dataset, counter: tf.Tensor) -> tf.data.Dataset:
     # Nothing here is left to tune, and the tuner's bookkeeping costs time.
     options.autotune.enabled = False
     # Counted when taken: what is read ahead, after an error too, is not.
-    return data.prefetch(_PREFETCH).map(count, synchronous=True).with_options(options)
+    return inline_map(data.prefetch(_PREFETCH), count).with_options(options)
 
 
 def open_evaluation(

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from dtrain.data import pipeline
 from dtrain.input.context import InputContext
+from dtrain.input.share import Share
 
 COUNT = 100
 
@@ -104,9 +105,39 @@ def test_pipelines_that_do_not_wait_for_each_other_keep_to_a_shard():
     assert set(read(train(2, 1, replicas=2), 150)) - set(seen)
 
 
-def test_decode_gets_whole_batches():
-    batches = train(batch_size=10, decode=lambda batch: tf.reduce_sum(batch)[None])
-    assert read(batches, 10).sum() == sum(range(COUNT))
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_decode_gets_the_whole_shard_once(replicas):
+    sizes = tf.Variable(tf.zeros([0], tf.int64), shape=[None])
+
+    def decode(examples):
+        sizes.assign(tf.concat([sizes, [tf.size(examples, tf.int64)]], 0))
+        return examples * 2
+
+    batches = train(3, 1, batch_size=10, replicas=replicas, decode=decode)
+    assert set(read(batches, 12)) <= set(range(0, 2 * COUNT, 2))
+    assert list(sizes.numpy()) == [33 if replicas == 1 else COUNT]
+
+
+@pytest.mark.parametrize("replicas", [1, 7])
+@pytest.mark.parametrize("count", [3, 20])
+def test_as_many_epochs_as_are_asked_for(count, replicas):
+    def batches(index):
+        share = Share(index, 7, replicas, epochs=4)
+        return pipeline.train_batches(
+            tf.data.Dataset.range(count),
+            InputContext.of(share),
+            count=count,
+            batch_size=2,
+            seed=0,
+        )
+
+    shards = [list(batches(index)) for index in range(7)]
+    for index, shard in enumerate(shards):
+        assert len(shard) == batches(index).cardinality()
+        assert all(len(batch) == 2 for batch in shard[:-1])
+    seen = np.concatenate([batch for shard in shards for batch in shard])
+    values, times = np.unique(seen, return_counts=True)
+    assert list(values) == list(range(count)) and set(times) == {4}
 
 
 @pytest.mark.parametrize("pipelines", [1, 3])
