@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.strategies import keras_ways
+from dtrain.strategies import fused, keras_ways
 from dtrain.strategies.messages import Direct, Packed, Read
 
 
@@ -81,7 +81,8 @@ class Update:
                 self._optimizer,
                 lambda update, pairs, own: self._send(update, pairs, step, own),
             )
-        with self._counted_as(step, rate), updating:
+        fused_updates = fused.updates(self._optimizer)
+        with self._counted_as(step, rate), updating, fused_updates:
             self._optimizer.apply(gradients, self._model.trainable_variables)
 
     def _send(
