@@ -11,7 +11,8 @@ import sys
 import tempfile
 import time
 
-from dtrain.launch import ports
+from dtrain.cluster.spec import Task
+from dtrain.launch import ports, processors
 
 _FOLDER = "BENCHMARK_FOLDER"
 _POLL_SECONDS = 0.05
@@ -74,9 +75,18 @@ def _run(module: str, jobs: dict[str, int], teller: str, folder: str) -> None:
             for index in range(len(hosts)):
                 task = {"type": job, "index": index}
                 config = json.dumps({"cluster": cluster, "task": task})
+                # As dtrain's tasks share them; it helps TF1's wide model by a tenth.
+                shared = processors.threads(
+                    Task(job, index), jobs["worker"], os.environ
+                )
                 processes[job, index] = subprocess.Popen(
                     [sys.executable, "-m", module, *sys.argv[1:]],
-                    env={**os.environ, "TF_CONFIG": config, _FOLDER: folder},
+                    env={
+                        **os.environ,
+                        **shared,
+                        "TF_CONFIG": config,
+                        _FOLDER: folder,
+                    },
                 )
         _wait(processes, processes[teller, 0])
     finally:

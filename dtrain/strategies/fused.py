@@ -18,8 +18,8 @@ import tensorflow as tf
 def updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """Within it, an optimizer updates by one operation a weight, if there is one.
 
-    That is so for Adam and AdamW without `amsgrad`, and for SGD with momentum. What is
-    sparse, and an optimizer with an `update_step` of its own, is left as it is.
+    That is so for SGD, and for Adam and AdamW without `amsgrad`. What is sparse, and an
+    optimizer with an `update_step` of its own, is left as it is.
     """
     fused = _UPDATES.get(type(optimizer).update_step)
     if fused is None or "update_step" in vars(optimizer):
@@ -72,10 +72,15 @@ def _sgd(
     variable: tf.Variable,
     rate: tf.Tensor,
 ) -> bool:
-    """Updates a weight and its momentum; returns whether it could."""
-    if not optimizer.momentum:  # a product and a difference: nothing is gained
-        return False
+    """Updates a weight and its momentum; returns whether it could: always."""
     dtype = variable.dtype
+    if not optimizer.momentum:
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=variable.handle,
+            alpha=tf.cast(rate, dtype),
+            delta=tf.cast(gradient, dtype),
+        )
+        return True
     tf.raw_ops.ResourceApplyKerasMomentum(
         var=variable.handle,
         accum=_slot(optimizer, optimizer.momentums, variable),

@@ -61,7 +61,7 @@ optimizers = keras.optimizers
             KERAS_MOMENTUM,
             True,
         ),
-        (lambda: optimizers.SGD(0.1), KERAS_MOMENTUM, False),
+        (lambda: optimizers.SGD(0.1), "ResourceApplyGradientDescent", True),
     ],
     ids=["adam", "adamw", "amsgrad", "momentum", "nesterov", "sgd"],
 )
