@@ -267,4 +267,12 @@ COMPARISONS = (
         each=at_most(1.02),
         rounds=1,
     ),
+    Comparison(
+        name="agreement",
+        title="Weights after 200 updates of sync, beside those by Keras' own updates",
+        unit="of the largest",
+        contenders={"dtrain": _python("agreement")},
+        each=at_most(0.0001),
+        rounds=1,
+    ),
 )

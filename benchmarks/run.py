@@ -118,7 +118,8 @@ class Runner:
         if comparisons and not plot.draw(document, f"{self._path}.png"):
             self._console.print(
                 "No picture: matplotlib is not installed (pip install "
-                "dtrain[benchmarks]), or there is nothing to draw."
+                "dtrain[benchmarks]), or there is nothing to draw.",
+                markup=False,
             )
 
 
