@@ -13,6 +13,10 @@ NO_BATCH = (
     "of it. With drop_remainder=True a batch must not be larger than that."
 )
 
+# What gRPC's server says of a request that came without all of its bytes. Seen once,
+# right after a new chief had come: another try is as right as after a lost connection.
+_CUT_OFF = "Unable to parse request"
+
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
@@ -29,7 +33,8 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
     The whole TensorFlow message stays in the log, as the cause.
     """
     text = error.message
-    if isinstance(error, tf.errors.UnavailableError):
+    is_lost = isinstance(error, tf.errors.UnavailableError)
+    if is_lost or _CUT_OFF in text:
         tasks = re.findall(r"/job:(worker|ps)/replica:\d+/task:(\d+)", text)
         who = ":".join(tasks[0]) if tasks else "a task"
         return errors.TaskUnavailable(

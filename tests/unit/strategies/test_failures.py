@@ -50,6 +50,17 @@ def test_a_lost_connection_names_the_task(message, who):
     assert f"connection to {who} is lost" in str(error)
 
 
+def test_a_request_that_was_cut_off_is_a_lost_connection():
+    message = (
+        "{{function_node __wrapped__Identity}} Unable to parse request\n"
+        "Additional GRPC error information from remote target "
+        "/job:worker/replica:0/task:1/device:CPU:0 while calling /Run"
+    )
+    error = explain(make(tf.errors.InternalError, message))
+    assert type(error) is errors.TaskUnavailable
+    assert "connection to worker:1 is lost" in str(error)
+
+
 def test_a_lost_connection_keeps_what_happened():
     message = str(explain(make(tf.errors.UnavailableError, LOST_PS)))
     assert "Connection refused" in message
