@@ -33,8 +33,8 @@ def explain(error: tf.errors.OpError) -> errors.DtrainError:
     The whole TensorFlow message stays in the log, as the cause.
     """
     text = error.message
-    is_lost = isinstance(error, tf.errors.UnavailableError)
-    if is_lost or _CUT_OFF in text:
+    is_cut_off = isinstance(error, tf.errors.InternalError) and _CUT_OFF in text
+    if is_cut_off or isinstance(error, tf.errors.UnavailableError):
         tasks = re.findall(r"/job:(worker|ps)/replica:\d+/task:(\d+)", text)
         who = ":".join(tasks[0]) if tasks else "a task"
         return errors.TaskUnavailable(

@@ -97,6 +97,11 @@ def test_a_missing_file_says_where_it_is_looked_for():
         ),
         (tf.errors.UnknownError, "It  broke.\n\n", "UnknownError: It broke."),
         (tf.errors.InternalError, "", "InternalError: no message."),
+        (
+            tf.errors.UnknownError,  # as of what a user's own Python raises
+            "ValueError: Unable to parse request",
+            "UnknownError: ValueError: Unable to parse request.",
+        ),
     ],
 )
 def test_any_other_error_is_told_in_its_own_words(kind, text, expected):
