@@ -1,4 +1,4 @@
-"""How many of this machine's processors a task of a local cluster computes with."""
+"""How many of this machine's processors a task computes with, and whether alone."""
 
 import os
 from collections.abc import Mapping
@@ -29,6 +29,20 @@ def threads(
     """
     if _VARIABLE in environ or task.type not in ("worker", "ps"):
         return {}
-    if found is None:
-        found = len(os.sched_getaffinity(0))
+    found = _find() if found is None else found
     return {_VARIABLE: str(max(1, found // num_workers))}
+
+
+def are_shared(environ: Mapping[str, str], found: int | None = None) -> bool:
+    """Returns whether others compute on the processors that this task leaves.
+
+    Args:
+        environ: of the task.
+        found: how many processors there are; looked up if not given.
+    """
+    own = environ.get(_VARIABLE, "")
+    return own.isdecimal() and 0 < int(own) < (_find() if found is None else found)
+
+
+def _find() -> int:
+    return len(os.sched_getaffinity(0))

@@ -6,6 +6,7 @@ by a small all-reduce to which the others add nothing but what they want heard.
 
 import concurrent.futures
 import json
+import os
 import re
 import threading
 import time
@@ -18,6 +19,7 @@ from tensorflow.python.eager import context
 from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task
 from dtrain.console import Console
+from dtrain.launch import processors
 from dtrain.launch.life import OVER
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight, rendezvous, unlocked
@@ -79,6 +81,8 @@ class Meeting:
         self._asked_at: float | None = None  # to stop, seen here first
         self._said = False  # that it was heard
         self._is_clean = True  # nothing has failed while all had to act together
+        if processors.are_shared(os.environ):
+            _rest_when_idle()
         _choose_heartbeat(cluster, heartbeat_timeout)
         strategy = _connect(cluster, task, timeout, console)
         signals.take_back()
@@ -322,6 +326,18 @@ def check_unused() -> None:
             "to others only before that. Let training be the first that uses it: make "
             "no tensor or model before it, or where a module is imported."
         )
+
+
+def _rest_when_idle() -> None:
+    """Has TensorFlow's threads sleep as soon as they find nothing to do.
+
+    They would look around for a while, on processors that others have work for.
+    """
+    config = tf.compat.v1.ConfigProto()
+    if context.context()._config is not None:
+        config.CopyFrom(context.context()._config)
+    config.experimental.disable_thread_spinning = True
+    context.context()._config = config
 
 
 def _choose_heartbeat(cluster: Cluster, timeout: float) -> None:

@@ -7,17 +7,16 @@ one.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+
+from dtrain.strategies import rows as rows_lib
 
 # A larger tensor travels alone: to lay it beside others costs as much as a message.
 _ALONE_BYTES = 2 << 20
 # Of more bytes than this, the first can be used while the next are on their way.
 _BUCKET_BYTES = 8 << 20
-# TensorFlow cuts a tensor up without copying it where its rows are aligned like this.
-_ROW_BYTES = 64
 
 Read = tuple[str, Callable[[], tf.Tensor]]
 
@@ -134,8 +133,7 @@ class Packed:
         return self._dtype if is_mixed_in else tensor.dtype
 
     def _count_rows(self, tensor: tf.Tensor) -> int:
-        size = tensor.shape.num_elements() * self._wire_size(tensor)
-        return -(-size // _ROW_BYTES)
+        return rows_lib.count(tensor.shape.num_elements() * self._wire_size(tensor))
 
     def _wire_size(self, tensor: tf.Tensor) -> int:
         """Returns the bytes of an element on its way."""
@@ -143,24 +141,17 @@ class Packed:
         return self._dtype.size if is_cast else tensor.dtype.size
 
     def _encode(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns rows of `_ROW_BYTES`, of which the last ends with zeros."""
+        """Returns a tensor as rows, in what it travels in."""
         dtype = self._wire_dtype(tensor)
         if tensor.dtype == tf.int64:  # exactly, whatever the dtype
             tensor = tf.bitcast(tensor, dtype)
-        flat = tf.reshape(tf.cast(tensor, dtype), [-1])
-        columns = _ROW_BYTES // dtype.size
-        missing = -flat.shape.num_elements() % columns
-        if missing:
-            flat = tf.concat([flat, tf.zeros([missing], dtype)], 0)
-        return tf.reshape(flat, [-1, columns])
+        return rows_lib.lay(tf.cast(tensor, dtype))
 
     def _decode(self, rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         shape = like.shape.as_list()
         if like.dtype == tf.int64:
             shape.append(tf.int64.size // rows.dtype.size)
-        if math.prod(shape) < rows.shape.num_elements():
-            rows = tf.reshape(rows, [-1])[: math.prod(shape)]
-        part = tf.reshape(rows, shape)
+        part = rows_lib.take(rows, shape)
         if like.dtype == tf.int64:
             return tf.bitcast(part, tf.int64)
         return tf.cast(part, like.dtype)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
+from dtrain.strategies import rows
+
 # As in other systems that reduce in buckets (PyTorch's DDP: 25 MiB): large enough
 # that latency costs nothing, small enough that the next one is computed meanwhile.
 _BUCKET_BYTES = 32 * 2**20
@@ -50,17 +52,17 @@ class Reduction:
         results = list(gradients)
         place = self._encode(weight, replica)
         for bucket in self._buckets(gradients):
-            flat = [tf.reshape(gradients[i], [-1]) for i in bucket]
-            dtype = self._wire_dtype(flat)
-            flat = [tf.cast(part, dtype) for part in (*flat, place)]
-            sizes = [part.shape.num_elements() for part in flat]
-            *parts, rest = tf.split(all_reduce(tf.concat(flat, 0)), sizes)
-            if sizes[-1]:
+            own = [gradients[i] for i in bucket]
+            dtype = self._wire_dtype(own)
+            laid = [rows.lay(tf.cast(part, dtype)) for part in (*own, place)]
+            counts = [part.shape[0] for part in laid]
+            *parts, rest = tf.split(all_reduce(tf.concat(laid, 0)), counts)
+            if counts[-1]:
                 total = self._decode(rest)
                 place = tf.zeros([0], tf.float32)  # the others carry none
             for i, part in zip(bucket, parts, strict=True):
-                part = tf.cast(part, gradients[i].dtype)
-                results[i] = tf.reshape(part, gradients[i].shape)
+                part = rows.take(part, gradients[i].shape.as_list())
+                results[i] = tf.cast(part, gradients[i].dtype)
         for i, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
                 results[i] = all_reduce(gradient)
@@ -80,8 +82,8 @@ class Reduction:
             size += own
         yield bucket  # an empty one, too: the weight needs a message
 
-    def _wire_dtype(self, flat: Sequence[tf.Tensor]) -> tf.DType:
-        if self._dtype == tf.float32 and any(t.dtype == tf.float64 for t in flat):
+    def _wire_dtype(self, own: Sequence[tf.Tensor]) -> tf.DType:
+        if self._dtype == tf.float32 and any(t.dtype == tf.float64 for t in own):
             return tf.float64
         return self._dtype
 
@@ -96,5 +98,5 @@ class Reduction:
         return tf.reshape(place[:, tf.newaxis] * own, [-1])
 
     def _decode(self, places: tf.Tensor) -> tf.Tensor:
-        own = tf.reshape(places, [self._num_replicas, _BYTES_OF_A_WEIGHT])
+        own = rows.take(places, [self._num_replicas, _BYTES_OF_A_WEIGHT])
         return tf.reduce_sum(tf.bitcast(tf.cast(own, tf.uint8), tf.float32))

@@ -35,3 +35,11 @@ def test_processors_that_this_process_may_not_use_do_not_count():
         assert processors.threads(Task("worker", 0), 1, {}) == {NAME: "1"}
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [({NAME: "1"}, True), ({NAME: "2"}, False), ({NAME: "0"}, False), ({}, False)],
+)
+def test_processors_that_a_task_leaves_are_for_others(said, expected):
+    assert processors.are_shared(said, 2) is expected

@@ -86,8 +86,9 @@ def test_all_replicas_get_the_same_bits():
 
 @pytest.mark.parametrize(
     ("limit", "sizes"),
-    # Of 12, 1, 5 and 8 numbers, from the last to the first; 8 more carry weights.
-    [(10_000, [34]), (4 * 13, [21, 13]), (4 * 8, [16, 6, 12]), (1, [16, 5, 1, 12])],
+    # Of 12, 1, 5 and 8 numbers, from the last to the first: a row of 16 each. One more
+    # carries weights.
+    [(10_000, [5]), (4 * 13, [3, 2]), (4 * 8, [2, 2, 1]), (1, [2, 1, 1, 1])],
 )
 def test_messages_hold_as_much_as_a_bucket_from_the_last_weights_on(
     limit, sizes, monkeypatch
@@ -95,7 +96,7 @@ def test_messages_hold_as_much_as_a_bucket_from_the_last_weights_on(
     monkeypatch.setattr(reduction, "_BUCKET_BYTES", limit)
     gradients = by_replica(2)
     results, messages = reduce(gradients, [3, 4])
-    assert [message.shape.num_elements() for message in messages] == sizes
+    assert [message.shape.as_list() for message in messages] == [[n, 16] for n in sizes]
     for sums, total in results:
         assert float(total) == 7
         for i, value in enumerate(sums):
@@ -117,7 +118,7 @@ def test_large_gradients_take_a_message_for_32_mib():
         return message
 
     Reduction("float32", 1).sum(gradients, tf.constant(1.0), 0, send)
-    assert messages == [8 * 2**20 + 4, 8 * 2**20, 4 * 2**20]
+    assert messages == [8 * 2**20 + 16, 8 * 2**20, 4 * 2**20]
 
 
 @pytest.mark.parametrize(
