@@ -15,7 +15,7 @@ from dtrain.runtime import profiling
 from dtrain.strategies import base, packing, parts, pipelines
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.evaluation import Evaluation
-from dtrain.strategies.loop_size import LoopSize
+from dtrain.strategies.loop_size import CALL_SECONDS, LoopSize
 from dtrain.strategies.messages import Packed
 from dtrain.strategies.staleness import Staleness
 from dtrain.strategies.totals import Totals
@@ -33,6 +33,7 @@ class CommonTrainer:
         optimizer: built on the model's trainable variables.
         counter: the global step, an int64 scalar.
         num_calls: how many packed calls run at a time.
+        call_seconds: how long one is to take.
         replica: which of the replicas of a global batch the model is.
         staleness: counts how stale updates are, where workers are asynchronous.
         messages: between a step and its variables, if they are not on one device.
@@ -48,6 +49,7 @@ class CommonTrainer:
         optimizer: keras.optimizers.Optimizer,
         counter: tf.Variable,
         num_calls: int = 1,
+        call_seconds: float = CALL_SECONDS,
         replica: int = 0,
         staleness: Staleness | None = None,
         messages: Packed | None = None,
@@ -74,7 +76,7 @@ class CommonTrainer:
         self._precision = config.mixed_precision
         self.optimizer = optimizer
         self._counter = counter
-        self._loop_size = LoopSize(config.steps_per_loop, num_calls)
+        self._loop_size = LoopSize(config.steps_per_loop, num_calls, call_seconds)
         self._objective = parts.make_objective(experiment, model, outline.spec)
         self._objective.check_mean(self._batches_per_step)
         self.staleness = staleness

@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator
 
 from dtrain.strategies import packing
 
-_CALL_SECONDS = 0.5
+CALL_SECONDS = 0.5
 _MOST_STEPS = 100
 
 
 class LoopSize:
     """How many steps to pack in one call.
 
-    If nobody says, as many as take about half a second: long enough that
-    the call itself costs little (docs/design.md has the measurements), short enough
-    that progress, checkpoints and Ctrl-C need not wait.
+    If nobody says, as many as take about half a second, or as long as is asked for:
+    long enough that the call itself costs little (docs/design.md has the measurements),
+    short enough that progress, checkpoints and Ctrl-C need not wait.
 
     Args:
         fixed: steps; `None` to choose by measuring.
         num_workers: how many calls run at a time.
+        call_seconds: how long one is to take.
         now: the clock, in seconds.
 
     Attributes:
@@ -30,12 +31,14 @@ class LoopSize:
         self,
         fixed: int | None,
         num_workers: int = 1,
+        call_seconds: float = CALL_SECONDS,
         now: Callable[[], float] = time.monotonic,
     ):
         self.steps = fixed or packing.UNROLL
         self._is_fixed = fixed is not None
         self._num_workers = num_workers
         self._now = now
+        self._call_seconds = call_seconds
         self._since: float | None = None
         self._done = 0
         self._seconds: float | None = None  # of calls that were timed
@@ -68,9 +71,9 @@ class LoopSize:
 
     def _adapt(self, seconds: float) -> bool:
         """Chooses anew, if enough has been seen; returns whether it was."""
-        if self._is_fixed or seconds < _CALL_SECONDS:
+        if self._is_fixed or seconds < self._call_seconds:
             return False
-        steps = self._done / seconds / self._num_workers * _CALL_SECONDS
+        steps = self._done / seconds / self._num_workers * self._call_seconds
         steps = min(max(round(steps), 1), _MOST_STEPS)
         # What is not written out runs slower: a few more, or some less.
         more = steps + packing.UNROLL // 5

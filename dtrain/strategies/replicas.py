@@ -30,7 +30,12 @@ from dtrain.strategies import gradients as gradients_lib
 from dtrain.strategies import tally as tally_lib
 from dtrain.strategies.agreement import Agreement
 from dtrain.strategies.common import CommonTrainer
+from dtrain.strategies.loop_size import CALL_SECONDS
 from dtrain.strategies.reduction import Reduction
+
+# Before each call all processes hear what comes, and their collectives find each other
+# anew: 16 to 19 ms a call with four, on one machine.
+_CALL_SECONDS_TOGETHER = 1.0
 
 _TAIL = 3  # what follows what each process tells of itself in the totals of a call
 
@@ -99,6 +104,8 @@ class ReplicatedTrainer(CommonTrainer):
             self._optimizers.append(optimizer)
         _check_own("model", [v for m in self._models for v in m.variables])
         _check_own("optimizer", self._optimizers)
+        is_alone = group.num_processes == 1
+        call_seconds = CALL_SECONDS if is_alone else _CALL_SECONDS_TOGETHER
         super().__init__(
             experiment,
             config,
@@ -107,6 +114,7 @@ class ReplicatedTrainer(CommonTrainer):
             self._models[0],
             self._optimizers[0],
             counter,
+            call_seconds=call_seconds,
             replica=group.first,
         )
         self._steps = [self._step] + [

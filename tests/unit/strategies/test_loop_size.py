@@ -1,4 +1,4 @@
-"""How many steps a call packs: as many as take a half a second."""
+"""How many steps a call packs: as many as take half a second, or what is asked for."""
 
 import pytest
 
@@ -50,6 +50,21 @@ def test_it_starts_with_one_unrolled_piece(clock):
 def test_it_settles_at_half_a_second(step_seconds, expected, clock, train):
     sizes = train(LoopSize(None, now=clock), step_seconds, 1000)
     assert sizes[-10:] == [expected] * 10
+
+
+def test_a_call_takes_as_long_as_is_asked_for(clock, train):
+    size = LoopSize(None, call_seconds=1.0, now=clock)
+    assert train(size, 0.05, 50)[-1] == 20
+
+
+@pytest.mark.parametrize(("second", "expected"), [(0.05, 10), (0.2, 30)])
+def test_calls_of_less_than_that_are_taken_together(second, expected, clock):
+    size = LoopSize(None, call_seconds=1.0, now=clock)
+    for seconds in (1000, 0.9, second):  # the first one holds tracing
+        with size.timed(20):
+            clock.advance(seconds)
+    # At least a second, or it stays as it began.
+    assert size.steps == expected
 
 
 def test_the_first_call_is_not_measured(clock, train):
