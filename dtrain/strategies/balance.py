@@ -72,21 +72,24 @@ class Balance:
             self._waiting.append(call)
         return call
 
-    def end(self, call: Call, worker: int | None, updates: int) -> None:
+    def end(
+        self, call: Call, worker: int | None, updates: int = 0, seconds: float = 0.0
+    ) -> None:
         """Takes in that a call is done.
 
         Args:
             worker: who did it; `None` if that was lost with it.
             updates: that it made.
+            seconds: that it took, by the worker's clock: when it is told of here says
+                little of that, if the chief was busy meanwhile.
         """
+        if worker is not None and updates and seconds > 0:
+            speed = updates / seconds
+            self._speeds[worker] = (self._speeds.get(worker, speed) + speed) / 2
         if call not in self._running:  # it began unseen
             self._waiting.remove(call)
             return
         self._running.remove(call)
-        seconds = self._now() - call.started
-        if worker is not None and updates and seconds > 0:
-            speed = updates / seconds
-            self._speeds[worker] = (self._speeds.get(worker, speed) + speed) / 2
         if self._waiting:
             self._start(self._waiting.popleft(), worker)
 

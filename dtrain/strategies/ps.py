@@ -206,17 +206,17 @@ class PsTrainer(CommonTrainer):
                 with self._explained():
                     result = future.result()
                 if result is None:  # done, as the counter will tell; but not how well
-                    self._balance.end(call, None, 0)
+                    self._balance.end(call, None)
                     self.global_step += call.num_steps
                     continue
-                totals, (worker, seconds) = result[:-2], result[-2:]
+                totals, (worker, seconds) = result[:-2], result[-2:].tolist()
                 tail = tally_lib.tail(totals)
                 worker, updates = int(worker), tail.updates
-                waits = [(worker, tail.waited, float(seconds))]
+                waits = [(worker, tail.waited, seconds)]
                 self._note(
                     totals, updates, tail.batches, tail.begun, waits, tail.bad_step
                 )
-                self._balance.end(call, worker, updates)
+                self._balance.end(call, worker, updates, seconds)
                 self._loop_size.note(updates)
                 self.worker_steps[worker] += updates
                 self._has_ended[worker] |= updates < call.num_steps

@@ -39,7 +39,8 @@ class Workers:
             self.time, worker, number, call = heapq.heappop(self._ends)
             ends[worker] = self.time
             known = None if number in lost else worker
-            self.balance.end(call, known, call.num_steps)
+            seconds = call.num_steps * self._seconds[worker]
+            self.balance.end(call, known, call.num_steps, seconds)
             self._idle.append(worker)
             self._take()
         return sizes, ends
@@ -115,16 +116,25 @@ def test_what_a_lost_worker_did_does_not_confuse():
 def test_calls_may_be_told_of_out_of_order():
     balance = Balance(1, lambda: 0.0)
     first, second, third = (balance.add(10) for _ in range(3))
-    balance.end(second, 0, 10)
-    balance.end(first, 0, 10)
-    balance.end(third, 0, 10)
+    for call in (second, first, third):
+        balance.end(call, 0, 10, 0.1)
     assert balance.choose(30, 100) == 30
 
 
 def test_a_worker_without_data_is_no_infinitely_slow_one():
     balance = Balance(2, lambda: 0.0)
-    balance.end(balance.add(10), 0, 0)
+    balance.end(balance.add(10), 0, 0, 0.1)
     assert balance.choose(100, 100) == 50
+
+
+def test_a_chief_that_was_busy_takes_nobody_for_infinitely_fast():
+    now = 0.0
+    balance = Balance(2, lambda: now)
+    calls = [balance.add(10) for _ in range(4)]
+    for call, worker, time in zip(calls, (0, 1, 0, 1), (1, 5, 5, 5), strict=True):
+        now = max(now + 1e-5, time)  # while it did something else, the others ended
+        balance.end(call, worker, 10, 1.0)
+    assert balance.choose(90, 100) == 45
 
 
 def test_who_is_idle_is_as_fast_as_it_was():
