@@ -138,7 +138,7 @@ _TABLE = {
     "log_workers": (_BOOL, "A line for each worker's own steps, too."),
     "profile_steps": (
         _STRING,
-        "Global steps A,B: a profile of what every task does between them.",
+        "Global steps A,B: a profile of what the chief (ps: every task) does between.",
     ),
     "result_file": (_STRING, "Where the chief writes the result, as JSON."),
     "num_workers": (_INT, "Workers of a local cluster."),

@@ -23,7 +23,6 @@ from dtrain.console import Console
 from dtrain.experiment import Experiment
 from dtrain.input.reading import Reading
 from dtrain.input.share import Share
-from dtrain.runtime import profiling
 from dtrain.runtime.collectives import Group, all_reduce
 from dtrain.strategies import aside, base, failures, packing, parts, pipelines
 from dtrain.strategies import gradients as gradients_lib
@@ -46,8 +45,6 @@ class Work(enum.IntEnum):
     SHARE = 1
     TRAIN = 2
     SETTLE = 3
-    START_PROFILING = 4
-    STOP_PROFILING = 5
 
 
 class ReplicatedTrainer(CommonTrainer):
@@ -137,8 +134,6 @@ class ReplicatedTrainer(CommonTrainer):
             Work.SHARE: self._share,
             Work.TRAIN: self._train,
             Work.SETTLE: self._settle,
-            Work.START_PROFILING: lambda _: profiling.start(),
-            Work.STOP_PROFILING: lambda _: self._gather_bytes(profiling.stop()),
         }
         # TensorFlow's own random operations differ from process to process, too.
         tf.random.set_seed(config.seed + group.first)
@@ -168,15 +163,6 @@ class ReplicatedTrainer(CommonTrainer):
     def evaluate(self, is_over: Callable[[], bool]) -> dict[str, float] | None:
         self.before_save()
         return super().evaluate(is_over)
-
-    def start_profiling(self) -> None:
-        self._together(Work.START_PROFILING)
-
-    def stop_profiling(self) -> dict[str, bytes]:
-        profiles = self._together(Work.STOP_PROFILING)
-        if len(profiles) == 1:
-            return {"chief:0": profiles[0]}
-        return {f"worker:{index}": own for index, own in enumerate(profiles)}
 
     def before_save(self) -> None:
         super().before_save()
@@ -339,17 +325,6 @@ class ReplicatedTrainer(CommonTrainer):
         """Returns what the first process gives."""
         mine = own if self._group.process == 0 else tf.zeros_like(own)
         return self._group.sum_over_processes(mine)
-
-    def _gather_bytes(self, own: bytes) -> list[bytes]:
-        """Returns what every process has, in order."""
-        sizes = self._agreement.gather([len(own)])
-        padded = np.zeros(sizes.max(), np.int64)
-        padded[: len(own)] = np.frombuffer(own, np.uint8)
-        rows = self._agreement.gather(padded)
-        return [
-            row[:size].astype(np.uint8).tobytes()
-            for row, size in zip(rows, sizes.ravel(), strict=True)
-        ]
 
     def _variables(self) -> list[list[tf.Variable]]:
         """Returns what a checkpoint holds, but for the count, by local replica."""

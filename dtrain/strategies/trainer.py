@@ -98,10 +98,10 @@ class Trainer(Protocol):
         """
 
     def start_profiling(self) -> None:
-        """Begins to record what every task does; needs `wait` before."""
+        """Begins to record what tasks do; needs `wait` before."""
 
     def stop_profiling(self) -> dict[str, bytes]:
-        """Ends it; returns each task's profile, an `XSpace` message, by its name."""
+        """Ends it; returns profiles, `XSpace` messages, by the task that each is of."""
 
     def find_bad_weight(self) -> str | None:
         """Returns a variable of the model that holds what is no number.

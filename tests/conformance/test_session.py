@@ -104,11 +104,13 @@ def test_plain_keras_and_tensorflow_predict_what_the_evaluation_did(watched, spl
     assert len(shown.stdout.splitlines()) == 2
 
 
-def test_there_is_a_profile_of_each_task(watched, strategy):
+def test_there_is_a_profile_of_the_chief_and_of_servers(watched, strategy):
     lab, *_ = watched
     found = lab.model_dir.glob("train/plugins/profile/*/*.xplane.pb")
     profiles = {path.name.removesuffix(".xplane.pb"): path for path in found}
     jobs = strategy.cluster or {"chief": 1}
+    if strategy.name == "sync":  # TensorFlow's profiler crashes who is not the chief
+        jobs = {"worker": 1}
     assert profiles.keys() == {
         f"{job}-{index}" for job, count in jobs.items() for index in range(count)
     }

@@ -10,7 +10,7 @@ from dtrain.session.callbacks.base import Callback
 
 
 class Profiler(Callback):
-    """Records what every task does between two steps, for TensorBoard's profile page.
+    """Records what tasks do between two steps, for TensorBoard's profile page.
 
     Args:
         model_dir: the profiles go below its `train/`.
