@@ -84,8 +84,8 @@ class SyncTrainer(ReplicatedTrainer):
         self._traced()  # before anybody waits for anybody
 
     def stop_profiling(self) -> dict[str, bytes]:
-        # Of the chief alone: TensorFlow's profiler crashes the others (2.21,
-        # docs/design.md), which learn in threads of gRPC where a collective's peers are.
+        # Of the chief alone: TensorFlow's profiler crashes the others, which learn in
+        # threads of gRPC where a collective's peers are (2.21; docs/design.md).
         (profile,) = super().stop_profiling().values()
         return {str(self._meeting.tasks[0]): profile}
 
