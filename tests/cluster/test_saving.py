@@ -1,10 +1,15 @@
 """Saving that can be trusted: chiefs are killed, disks full, checkpoints truncated."""
 
+import concurrent.futures
+import dataclasses
 import random
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -49,63 +54,104 @@ def checkpoints(folder):
     return dict(sorted(found.items()))
 
 
+@dataclasses.dataclass
+class Victim:
+    """A chief that is started and killed; its servers stay."""
+
+    lab: Any
+    flags: Sequence[str]
+    folder: Path
+    moments: random.Random
+    reached: int = 0
+    cut_short: int = 0
+
+    def dtrain(self, name, *flags):
+        return self.lab.dtrain(
+            *self.flags, *flags, f"--model_dir={self.folder}", name=name
+        )
+
+    def suffer(self, kills: int) -> None:
+        """Each restart goes on from the newest checkpoint; all are whole."""
+        for attempt in range(kills):
+            chief = self.dtrain(
+                f"{self.folder.name}-chief{attempt}", "--job_name=chief"
+            )
+            if self.reached:
+                resumed = chief.wait_for(r"^Resumed from .*, global step (\d+)")
+                assert int(resumed[1]) == self.reached
+            self.lab.poll(
+                lambda: max(steps_named(self.folder), default=0) > self.reached,
+                60,
+                f"a checkpoint after {self.reached}",
+            )
+            # In the midst of steps, or of saving.
+            time.sleep(self.moments.uniform(0, 0.3))
+            chief.process.kill()
+            chief.wait()
+            newest = list(checkpoints(self.folder))[-1]
+            assert newest >= self.reached + 10
+            self.reached = newest
+            self.cut_short += len(list(self.folder.glob("draft-*")))
+
+
 @pytest.fixture
-def servers(lab):
-    """Starts what serves; returns the flags of the whole cluster."""
+def victims(lab):
+    """Starts what serves two clusters: two chiefs' start-ups share the cores well."""
     (lab.folder / "wide.py").write_text(WIDE.replace("WIDTH", "2000"))
-    chief, worker, ps = (f"127.0.0.1:{port}" for port in lab.free_ports(3))
-    flags = (
-        "--experiment=wide:experiment",
-        f"--chief_host={chief}",
-        f"--worker_hosts={worker}",
-        f"--ps_hosts={ps}",
-    )
-    for job in ("worker", "ps"):
-        lab.dtrain(*flags, f"--job_name={job}", name=job)
-    return flags
+    addresses = [f"127.0.0.1:{port}" for port in lab.free_ports(6)]
+    found = []
+    for seed in (7, 8):
+        folder = lab.folder / f"model-{seed}"
+        chief, worker, ps = addresses[:3] if found else addresses[3:]
+        flags = (
+            "--experiment=wide:experiment",
+            f"--chief_host={chief}",
+            f"--worker_hosts={worker}",
+            f"--ps_hosts={ps}",
+            "--checkpoint_every=10",
+            "--log_every=10",
+        )
+        victim = Victim(lab, flags, folder, random.Random(seed))
+        for job in ("worker", "ps"):
+            victim.dtrain(f"{folder.name}-{job}", f"--job_name={job}")
+        found.append(victim)
+    return found
 
 
 @pytest.mark.timeout(900)
 def test_whenever_the_chief_is_killed_a_restart_goes_on_from_a_whole_checkpoint(
-    lab, servers
+    victims,
 ):
     """Servers stay; only the chief's command is started again."""
-    flags = (*servers, "--job_name=chief", "--checkpoint_every=10", "--log_every=10")
-    moments = random.Random(7)
-    reached = cut_short = 0
-    for attempt in range(KILLS):
-        chief = lab.dtrain(*flags, name=f"chief{attempt}")
-        if reached:
-            resumed = int(chief.wait_for(r"^Resumed from .*, global step (\d+)")[1])
-            assert resumed == reached
-        lab.poll(
-            lambda before=reached: max(steps_named(lab.model_dir), default=0) > before,
-            60,
-            f"a checkpoint after {reached}",
-        )
-        time.sleep(moments.uniform(0, 0.3))  # in the midst of steps, or of saving
-        chief.process.kill()
-        chief.wait()
-        found = checkpoints(lab.model_dir)
-        assert list(found)[-1] >= reached + 10
-        reached = list(found)[-1]
-        cut_short += len(list(lab.model_dir.glob("draft-*")))
-    assert cut_short, "no kill came while a checkpoint was written"
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        list(threads.map(Victim.suffer, victims, [KILLS // 2] * 2))
+    assert sum(victim.cut_short for victim in victims), (
+        "no kill came while a checkpoint was written"
+    )
 
     # The newest one is truncated, as by a machine that lost its power.
+    victim = victims[0]
+    found = checkpoints(victim.folder)
     newest, before = [found[step] for step in sorted(found)[-1:-3:-1]]
     data = max(
-        lab.model_dir.glob(f"{newest.name}.data-*"), key=lambda p: p.stat().st_size
+        victim.folder.glob(f"{newest.name}.data-*"), key=lambda p: p.stat().st_size
     )
     data.write_bytes(data.read_bytes()[:1000])
-    last = reached + 20
-    chief = lab.dtrain(*flags, f"--train_steps={last}", name="last")
-    assert chief.wait() == 0
+    last = victim.reached + 20
+    chief, other = (
+        v.dtrain(
+            f"{v.folder.name}-last",
+            "--job_name=chief",
+            f"--train_steps={v.reached + 20}",
+        )
+        for v in victims
+    )
+    assert [chief.wait(), other.wait()] == [0, 0]
     assert f"Warning: {newest} is damaged and passed over" in chief.output
     assert f"Warning: in its place {before} is used" in chief.output
     assert f"Resumed from {before}, global step {before.name[5:]}" in chief.output
-    assert list(checkpoints(lab.model_dir))[-1] == last
-    assert not list(lab.model_dir.glob("draft-*"))
+    assert list(checkpoints(victim.folder))[-1] == last
+    assert not list(victim.folder.glob("draft-*"))
 
 
 def steps_named(folder):
