@@ -24,6 +24,8 @@ fi
 if [ $# -gt 0 ]; then
   exec .venv/bin/python -m pytest "$@"
 fi
-# Unit tests share the cores; clusters, and what watches the clock, have them alone.
+# Unit tests share the cores, and two files of promises do; what watches the clock
+# has them alone.
 .venv/bin/python -m pytest tests/unit --numprocesses=auto
-exec .venv/bin/python -m pytest tests/conformance tests/cluster --durations=15
+.venv/bin/python -m pytest tests/conformance --numprocesses=2 --dist=loadfile --durations=10
+exec .venv/bin/python -m pytest tests/cluster --durations=15
