@@ -24,7 +24,7 @@ from dtrain.launch.life import OVER
 from dtrain.launch.signals import Signals
 from dtrain.runtime import preflight, rendezvous, unlocked
 from dtrain.runtime.collectives import Group
-from dtrain.runtime.notes import Notes
+from dtrain.runtime.notes import Notes, abort_collectives
 
 LEAVE = 0  # the order that ends a run; any other number is the strategy's
 
@@ -34,6 +34,7 @@ _PART_SECONDS = 10.0
 _PART_FROM_LOST_SECONDS = 2.0  # who does not answer keeps nobody
 _PATIENCE_SECONDS = 1.0
 _TELL_SECONDS = 3.0
+_SELDOM_SECONDS = 1.5  # that a call lasts, if nobody is lost
 
 _has_met: list[Task] = []  # in this process, as which task
 
@@ -168,10 +169,16 @@ class Meeting:
             DtrainError: it failed here, or somebody else said that it did.
         """
         future = self._pool.submit(function, *args)
+        refusals = preflight.Refusals([*map(self._cluster.address, self._others())])
+        looks_from = time.monotonic() + _SELDOM_SECONDS
         try:
             while not future.done():
                 concurrent.futures.wait([future], _POLL_SECONDS)
                 self._answer_signals()
+                if time.monotonic() < looks_from or future.done():
+                    continue
+                if refusals.look():
+                    abort_collectives(tf.errors.UNAVAILABLE, "a task is gone")
             return future.result()
         except tf.errors.OpError as error:
             self._is_clean = False
@@ -223,7 +230,7 @@ class Meeting:
                     break
 
     def _others(self) -> list[Task]:
-        return [task for task in self._cluster.tasks() if task != self._chief]
+        return [task for task in self._cluster.tasks() if task != self._task]
 
     def _exchange(self, code: int, number: int) -> list[int]:
         """Returns the order, and by task the signal that asked it to stop, or 0."""
@@ -257,7 +264,7 @@ class Meeting:
             raise errors.TaskUnavailable(_describe_loss(lost)) from error
 
     def _find_silent(self) -> list[Task]:
-        others = [task for task in self._cluster.tasks() if task != self._task]
+        others = self._others()
         return [t for t in others if not preflight.accepts(self._cluster.address(t))]
 
     def _find_named(self, text: str) -> list[Task]:

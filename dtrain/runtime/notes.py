@@ -99,7 +99,12 @@ class Notes:
         self._failure = failure
         self._heard.set()
         # Whoever waits in a collective would wait for a task that does not come.
-        context.context().abort_collective_ops(tf.errors.ABORTED, "the run is over")
+        abort_collectives(tf.errors.ABORTED, "the run is over")
+
+
+def abort_collectives(code: int, why: str) -> None:
+    """Has whatever waits in a collective of this process fail, now and from now on."""
+    context.context().abort_collective_ops(code, why)
 
 
 def _store(key: str, value: str) -> None:

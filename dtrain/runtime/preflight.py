@@ -1,5 +1,6 @@
 """Who is missing, before anything waits for them in silence."""
 
+import itertools
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -10,6 +11,7 @@ from dtrain.console import Console
 
 _SECONDS_BETWEEN_LINES = 10.0
 _POLL_SECONDS = 0.1
+_LOOK_SECONDS = 0.2
 
 
 def wait_for(
@@ -141,6 +143,43 @@ class Lookout:
                 f"any more ({', '.join(addresses)}). Start the run again: it goes on "
                 "from the last checkpoint, if there is one."
             )
+
+
+class Refusals:
+    """Notices that another task's process is gone, while something waits for it.
+
+    TensorFlow's collectives do not always: they fail at once where they wait for what
+    a lost task was to send, but where it only had something to fetch, nobody hears of
+    it until enough heartbeats are missing.
+
+    Args:
+        addresses: of tasks that all listen.
+    """
+
+    def __init__(self, addresses: Collection[str]):
+        self._addresses = itertools.cycle(addresses)
+        self._refused: set[str] = set()
+
+    def look(self) -> bool:
+        """Tries the next address, for a moment.
+
+        Returns:
+            Whether connections to it were refused, as they were when it was tried
+            before.
+        """
+        address = next(self._addresses, None)
+        if address is None:
+            return False
+        again = address in self._refused
+        self._refused.discard(address)
+        try:
+            socket.create_connection(split_address(address), _LOOK_SECONDS).close()
+        except ConnectionRefusedError:
+            self._refused.add(address)
+            return again
+        except OSError:  # no answer: it may be cut off for a while, and come back
+            return False
+        return False
 
 
 def accepts(address: str) -> bool:

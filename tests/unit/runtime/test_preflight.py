@@ -104,3 +104,19 @@ def test_without_any_worker_a_run_that_has_to_stop_does_not_wait(nobody, clock):
     lookout = preflight.Lookout(cluster, 10, lambda: True, now=clock)
     with pytest.raises(errors.TaskUnavailable, match="No worker answers any more"):
         lookout.check()
+
+
+def test_who_refuses_twice_in_a_row_is_gone(nobody):
+    with listening(1) as (somebody,):
+        refusals = preflight.Refusals([somebody, nobody])
+        assert [refusals.look() for _ in range(6)] == [False] * 3 + [True, False, True]
+    assert not preflight.Refusals([]).look()
+
+
+def test_who_listens_again_is_not_gone():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        refusals = preflight.Refusals([f"127.0.0.1:{sock.getsockname()[1]}"])
+        assert not refusals.look()
+        sock.listen()
+        assert not refusals.look()
