@@ -9,6 +9,7 @@ the next by an environment variable what it has to know.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import fcntl
 import json
@@ -164,4 +165,18 @@ def start_again(life: Life, *flags: str) -> NoReturn:
                 fcntl.fcntl(int(name), fcntl.F_SETFD, fcntl.FD_CLOEXEC)
             except OSError:  # it was the listing's own
                 continue
+    outlive_threads()
     os.execve(argv[0], argv, environ)
+
+
+def outlive_threads() -> None:
+    """Has a thread that aborts this process sleep instead: for it is about to go.
+
+    While one thread is in execve(2), Linux lets no other one start a thread (EAGAIN
+    from copy_fs, in kernel/fork.c). TensorFlow's and gRPC's take that for fatal, and
+    would end the process before its next life has begun.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    # As the signal's handler it is given the signal's number, 6: for so many seconds.
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))

@@ -1,5 +1,8 @@
 """What one life of a task tells the next."""
 
+import subprocess
+import sys
+
 import pytest
 
 from dtrain import errors
@@ -53,3 +56,22 @@ def test_workers_that_were_given_up_stay_known():
     assert own.next(2, 9, LOST, [worker]).knows_as_lost(worker)
     # One that was taken in again is like any other.
     assert not own.next(2, 9, LOST).knows_as_lost(worker)
+
+
+# As a thread of TensorFlow's does that cannot start another one.
+ABORTED = """
+import ctypes, os, sys, time
+from dtrain.launch import life
+
+life.outlive_threads()
+libc, thread = ctypes.CDLL(None), ctypes.c_ulong()
+libc.pthread_create(ctypes.byref(thread), None, libc.abort, None)
+time.sleep(0.3)
+os.execv(sys.executable, [sys.executable, "-c", "print('the next life')"])
+"""
+
+
+def test_a_thread_that_aborts_does_not_keep_the_next_life_from_coming():
+    command = [sys.executable, "-c", ABORTED]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (result.returncode, result.stdout) == (0, "the next life\n")
