@@ -8,6 +8,8 @@ import threading
 
 import tensorflow as tf
 
+from dtrain.runtime import executors
+
 
 class Gates:
     """The gates of all workers, open at first.
@@ -49,6 +51,7 @@ class _Gate:
         self._opened.set()
 
     def _pass(self, closure) -> None:
+        executors.use_own()  # in this worker's thread
         with self._lock:
             self._is_busy = self._opened.is_set()
         if not self._is_busy:

@@ -23,7 +23,7 @@ from dtrain import errors
 from dtrain.cluster.spec import Cluster, Task
 from dtrain.config import RunConfig
 from dtrain.experiment import Experiment
-from dtrain.runtime import calls, profiling
+from dtrain.runtime import calls, executors, profiling
 from dtrain.runtime.input_service import PAUSE
 from dtrain.runtime.watch import Watch
 from dtrain.strategies import failures, packing, parts
@@ -148,7 +148,9 @@ class PsTrainer(CommonTrainer):
         # What is read once can be read with a worker cut off (see `_drain`).
         self.global_step = int(self._counter.numpy())
         self._num_lanes = _CLOSURES_PER_WORKER * cluster.num_workers
-        self._lanes = concurrent.futures.ThreadPoolExecutor(self._num_lanes)
+        self._lanes = concurrent.futures.ThreadPoolExecutor(
+            self._num_lanes, initializer=executors.use_own
+        )
         self._balance = Balance(cluster.num_workers)
         # What is under way: the fetch of each closure.
         self._under_way: dict[concurrent.futures.Future, Call] = {}
